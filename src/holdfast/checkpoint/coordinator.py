@@ -1,0 +1,354 @@
+"""The driver's loop: recover, run tasks, decide, commit, notify (design: "The driver's loop")."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from holdfast.checkpoint.delivery import Delivery, Retries, totals
+from holdfast.checkpoint.history import History
+from holdfast.checkpoint.log import CheckpointLog
+from holdfast.checkpoint.ports import Batch, EnginePosition, Run, Sink, SubtaskReport, Tasks
+from holdfast.core.model import CheckpointId, Committable, Decided
+from holdfast.core.recovery import STEPS, Commit, Moment, Step, owed, plan_recovery
+from holdfast.core.states import Event, State, advance
+from holdfast.errors import BacklogFullError, FencedError, LineageError, StaleCheckpointError
+from holdfast.testing import faults
+
+logger = logging.getLogger("holdfast")
+
+
+class Coordinator:
+    """Runs the checkpoints of one query run."""
+
+    def __init__(
+        self,
+        log: CheckpointLog,
+        sinks: Sequence[Sink],
+        tasks: Tasks,
+        *,
+        delivery: str = "exactly-once",
+        take_over: bool = False,
+        retries: Retries | None = None,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._log = log
+        self._sinks = list(sinks)
+        self._tasks = tasks
+        self._mode = delivery
+        # At-least-once may double rows but never refuses to go on: a foreign or newer ledger is simply set aside.
+        self._take_over = take_over or delivery == "at-least-once"
+        self._delivery = Delivery(log, {s.name: s for s in sinks}, tasks, retries=retries or Retries(), sleep=sleep)
+        self._clock = clock
+        # One at a time: batches, the timer and the start all sweep and deliver.
+        self._lock = threading.RLock()
+        self._background: Exception | None = None
+        self._lagging: set[CheckpointId] = set()
+        self._opened: list[Sink] = []
+        self.run_info: Run | None = None
+
+    # -- the life of a run ------------------------------------------------------------------------------------------
+
+    def start(self, engine: EnginePosition, schema: Any = None) -> Run:
+        """Claim, fence, read; open the sinks; undo what is undecided and commit what is decided (rules 1, 7; T4)."""
+        with self._lock:
+            assert STEPS[Moment.START][0] is Step.FENCE
+            self._log.start()
+            self._check_engine(engine)
+            self._delivery.check_sinks()
+            self._history = History(self._log.storage, self._log.generation)
+            self._lagging = {c.checkpoint_id for c in plan_recovery(self._log.facts)}
+            try:
+                self.run_info = self._open_sinks(schema)
+                self._restore_state()
+                with faults.point("recovery"):
+                    self._perform(Moment.START)
+            except BaseException:
+                self.close()
+                raise
+            return self.run_info
+
+    def close(self) -> None:
+        """The run is over; every sink is closed even if one of them fails to."""
+        with self._lock:
+            errors = []
+            while self._opened:
+                try:
+                    self._opened.pop().close()
+                except Exception as error:  # noqa: BLE001  collected and raised below
+                    errors.append(error)
+            if errors:
+                raise errors[0]
+
+    def run(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
+        """One micro-batch. Returning means every sink that may not lag has it; Spark may then commit it."""
+        if self._background is not None:
+            raise self._background
+        self._log.ensure_not_fenced()
+        if checkpoint_id in self._log.facts.decided:
+            self._replay(checkpoint_id, batch)
+        else:
+            self._check_not_stale(checkpoint_id)
+            self._write(checkpoint_id, batch)
+        with self._lock:
+            self._log.prune()
+        with faults.point("batch.return"):
+            return
+
+    def tick(self) -> None:
+        """The timer: deliver what lags although no batch comes (rule 7). A permanent error fails the next batch."""
+        if self._background is not None or not self._lagging:
+            return
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._log.ensure_not_fenced()
+            self._perform(Moment.TIMER)
+        except Exception as error:
+            self._background = error
+            logger.exception("delivery of pending checkpoints stopped; the next batch will fail with this error")
+        finally:
+            self._lock.release()
+
+    @property
+    def pending(self) -> list[Commit]:
+        """What is decided and not yet committed."""
+        return plan_recovery(self._log.facts)
+
+    # -- one batch --------------------------------------------------------------------------------------------------
+
+    def _write(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
+        assert self.run_info is not None
+        clock = Phases(self._clock)
+        started = clock.started
+        state = State.RUNNING
+        try:
+            self._perform(Moment.BATCH)
+            self._check_backlog()
+            with clock.phase("tasks"):
+                reports = batch.write(self.run_info, self._sinks, checkpoint_id, started)
+                committables = [c for report in reports for c in report.committables]
+                for sink in self._sinks:
+                    mine = [c.data for c in committables if c.sink == sink.name]
+                    if mine:
+                        sink.validate(checkpoint_id, mine, self._tasks)
+                operator_state = self._snapshot(checkpoint_id)
+        except BaseException as error:
+            self._abort(checkpoint_id, advance(state, Event.FAIL), started, error)
+            raise
+        state = advance(state, Event.PREPARE)
+        with clock.phase("decide"):
+            decided = self._decide(checkpoint_id, committables, started, operator_state)
+        state = advance(state, Event.DECIDE)
+        with self._lock, clock.phase("commit"):
+            self._lagging.add(checkpoint_id)
+            self._warn_of_timeouts(started)
+            done = self._perform(Moment.DECIDED, current=checkpoint_id)
+            state = advance(state, Event.LAG if checkpoint_id in self._lagging else Event.COMMIT)
+        self._add_history(checkpoint_id, state, clock, reports, decided, done)
+
+    def _decide(
+        self, checkpoint_id: CheckpointId, committables: list[Committable], started: int, state: Mapping[str, Any]
+    ) -> Decided:
+        names = [sink.name for sink in self._sinks]
+        try:
+            with self._lock, faults.point("decision"):
+                return self._log.decide(checkpoint_id, names, committables, timestamp=started, state=state)
+        except FencedError as error:
+            # Only here is it certain that there is no decision. After any other error there may be one: clean up
+            # nothing, let the restart read the log.
+            self._abort(checkpoint_id, advance(State.PREPARED, Event.FENCE), started, error)
+            raise
+
+    def _replay(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
+        """Spark runs a decided batch again: write nothing, finish the commits, let state and watermark advance."""
+        clock = Phases(self._clock)
+        with clock.phase("commit"):
+            self._perform(Moment.BATCH)
+        with clock.phase("tasks"):
+            batch.drain()
+        status = State.LAGGING if checkpoint_id in self._lagging else State.COMPLETE
+        self._history.add(checkpoint_id, {"status": status, "restored": True, "started": clock.started})
+
+    def _abort(self, checkpoint_id: CheckpointId, state: State, started: int, error: BaseException) -> None:
+        """Undo what the tasks prepared and tell every sink (S6); errors here must not hide the first one."""
+        steps: list[Callable[[], Any]] = [lambda: self._perform(Moment.FAILED)]
+        steps += [lambda s=sink: s.notify_checkpoint_aborted(checkpoint_id) for sink in self._sinks]  # type: ignore[misc]
+        entry = {"status": state, "started": started, "error": f"{type(error).__name__}: {first_line(error)}"}
+        steps.append(lambda: self._history.add(checkpoint_id, entry))
+        for step in steps:
+            try:
+                step()
+            except Exception as problem:  # noqa: BLE001  attached to the error that is on its way up
+                error.add_note(f"while cleaning up after it: {type(problem).__name__}: {problem}")
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def _perform(self, moment: Moment, *, current: CheckpointId | None = None) -> dict[Commit, Any]:
+        """Do what the table of steps says for this moment; `current` writes its own history."""
+        done: dict[Commit, Any] = {}
+        with self._lock:
+            for step in STEPS[moment]:
+                if step is Step.SWEEP:
+                    self._sweep()
+                elif step is Step.DELIVER:
+                    done = self._delivery.deliver()
+                    self._completed(current)
+        return done
+
+    def _sweep(self) -> None:
+        for sink in self._sinks:
+            decided = {k: [c.data for c in v] for k, v in owed(self._log.facts, sink.name).items()}
+            sink.recover(self._log.pipeline, self._log.generation, decided)
+
+    def _completed(self, current: CheckpointId | None) -> None:
+        """Tell the sinks about checkpoints that have just become complete, in order."""
+        missing = {c.checkpoint_id for c in plan_recovery(self._log.facts)}
+        for checkpoint_id in sorted(self._lagging - missing):
+            self._lagging.discard(checkpoint_id)
+            for sink in self._sinks:
+                sink.notify_checkpoint_complete(checkpoint_id)
+            if checkpoint_id != current:
+                self._history.add(checkpoint_id, {"status": State.COMPLETE, "restored": True})
+
+    def _open_sinks(self, schema: Any) -> Run:
+        """Open every sink; on a take-over, give this location a new lineage so that old ledgers are set aside."""
+        try:
+            return self._open_all(schema, take_over=False)
+        except LineageError:
+            if not self._take_over:
+                raise
+            self.close()
+            self._log.replace_lineage()
+            return self._open_all(schema, take_over=True)
+
+    def _open_all(self, schema: Any, *, take_over: bool) -> Run:
+        log = self._log
+        run = Run(
+            log.pipeline, log.lineage, log.generation, log.storage.url, self._mode, log.last_decided, take_over, schema
+        )
+        for sink in self._sinks:
+            sink.open(run)
+            self._opened.append(sink)
+        return run
+
+    def _restore_state(self) -> None:
+        last = self._log.last_decided
+        saved = {} if last is None else self._log.facts.decided[last].state
+        for sink in self._sinks:
+            sink.initialize_state(saved.get(sink.name))
+
+    def _snapshot(self, checkpoint_id: CheckpointId) -> dict[str, Any]:
+        states = {sink.name: sink.snapshot_state(checkpoint_id) for sink in self._sinks}
+        return {name: state for name, state in states.items() if state is not None}
+
+    # -- refusals ---------------------------------------------------------------------------------------------------
+
+    def _check_engine(self, engine: EnginePosition) -> None:
+        """Refuse when Spark's checkpoint and the log are not of the same moment: an old copy of one was restored."""
+        last, where = self._log.last_decided, self._log.storage.url
+        if last is None:
+            return
+        if engine.planned is None or engine.planned < last:
+            found = "no batches" if engine.planned is None else f"batches up to {engine.planned}"
+            raise StaleCheckpointError(
+                f"the log in {where} has decided checkpoints up to {last}, but Spark's checkpoint beside it knows "
+                f"{found}: Spark's part was deleted or is an old copy, and its next rows would be taken for delivered "
+                "ones. Restore the whole checkpoint location, or start a new one under a new pipeline name"
+            )
+        if engine.committed is not None and engine.committed > last:
+            raise StaleCheckpointError(
+                f"Spark's checkpoint has committed batches up to {engine.committed}, but the log in {where} ends at "
+                f"{last}: the log is an old copy. Restore the whole checkpoint location, or start a new one under a "
+                "new pipeline name"
+            )
+
+    def _check_not_stale(self, checkpoint_id: CheckpointId) -> None:
+        last = self._log.last_decided
+        if last is not None and checkpoint_id <= last:
+            raise StaleCheckpointError(
+                f"Spark asks for checkpoint {checkpoint_id}, but {last} is decided already and {checkpoint_id} is no "
+                f"longer in the log of {self._log.storage.url}: Spark's part of the checkpoint is an old copy. Restore "
+                "the whole checkpoint location, or start a new one under a new pipeline name"
+            )
+
+    def _check_backlog(self) -> None:
+        for sink in self._sinks:
+            pending = owed(self._log.facts, sink.name)
+            size = sum(c.bytes for committables in pending.values() for c in committables)
+            for option, value, limit in (
+                ("max_pending", len(pending), sink.max_pending),
+                ("max_pending_bytes", size, sink.max_pending_bytes),
+            ):
+                if limit is not None and value > 0 and value >= limit:
+                    why = self._delivery.blocked.get(sink.name, "no reason was given")
+                    raise BacklogFullError(
+                        f"sink {sink.name!r} has {len(pending)} undelivered checkpoints ({size} bytes), and "
+                        f"{option}={limit}; its last failure: {why}. Nothing is lost: the rows are in the log under "
+                        f"{self._log.storage.url}. Repair the endpoint or raise {option}, then start the query again"
+                    )
+
+    def _warn_of_timeouts(self, started: int) -> None:
+        elapsed = self._clock() - started / 1000
+        for sink in self._sinks:
+            timeout = sink.transaction_timeout
+            if timeout is not None and elapsed > 0.8 * timeout:
+                logger.warning(
+                    "transactions of sink %s have been open for %.1f s, over 80 %% of the endpoint's timeout of %.1f s: "
+                    "raise the timeout or make batches smaller",
+                    sink.name,
+                    elapsed,
+                    timeout,
+                )
+
+    def _add_history(
+        self,
+        checkpoint_id: CheckpointId,
+        state: State,
+        clock: Phases,
+        reports: Sequence[SubtaskReport],
+        decided: Decided,
+        done: Mapping[Commit, Any],
+    ) -> None:
+        sinks = {
+            name: {**totals(decided.of(name)), "outcome": done.get(Commit(checkpoint_id, name), "pending")}
+            for name in decided.sinks
+        }
+        entry = {
+            "status": state,
+            "started": clock.started,
+            "durations": clock.durations,
+            "rows": sum(r.rows for r in reports),
+            "bytes": sum(r.bytes for r in reports),
+            "subtasks": len(reports),
+            "sinks": sinks,
+        }
+        self._history.add(checkpoint_id, entry)
+
+
+class Phases:
+    """Measures the phases of one checkpoint."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.started = int(clock() * 1000)
+        self.durations: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time of this block to a phase."""
+        begin = self._clock()
+        try:
+            yield
+        finally:
+            self.durations[name] = round(self.durations.get(name, 0.0) + self._clock() - begin, 6)
+
+
+def first_line(error: BaseException) -> str:
+    """Enough of an error for a table; Spark's hold whole stack traces."""
+    return str(error).strip().partition("\n")[0][:500]

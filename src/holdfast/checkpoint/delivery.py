@@ -1,0 +1,135 @@
+"""Committing what is decided: in order, with retries, once per checkpoint and sink (T3, T6, W5)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.checkpoint.log import CheckpointLog
+from holdfast.checkpoint.ports import Sink, Tasks
+from holdfast.core.model import CheckpointId, Committable, Outcome
+from holdfast.core.recovery import Commit, plan_recovery
+from holdfast.errors import PERMANENT, CommitError, ConfigError, LostError
+from holdfast.testing import faults
+
+logger = logging.getLogger("holdfast")
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How often a commit that fails is tried again before the query fails, and how long to wait between."""
+
+    attempts: int = 5
+    first_wait: float = 0.1
+    longest_wait: float = 5.0
+
+    def wait(self, attempt: int) -> float:
+        """Seconds to wait after the given attempt, counted from 1."""
+        return min(self.longest_wait, self.first_wait * 2.0 ** (attempt - 1))
+
+
+class Delivery:
+    """Commits decided checkpoints and records it."""
+
+    def __init__(
+        self,
+        log: CheckpointLog,
+        sinks: Mapping[str, Sink],
+        tasks: Tasks,
+        *,
+        retries: Retries,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._log = log
+        self._sinks = sinks
+        self._tasks = tasks
+        self._retries = retries
+        self._sleep = sleep
+        #: what the last pass could not deliver, by sink; shown in errors and statistics
+        self.blocked: dict[str, str] = {}
+
+    def check_sinks(self) -> None:
+        """Refuse to start when a decided checkpoint owes rows to a sink that is no longer in the pipeline."""
+        for action in plan_recovery(self._log.facts):
+            if action.sink not in self._sinks:
+                raise ConfigError(
+                    f"checkpoint {action.checkpoint_id} is decided and still owes its rows to sink {action.sink!r}, "
+                    f"which is not among this pipeline's sinks ({', '.join(self._sinks)}): start once more with that "
+                    "sink, let it catch up, then remove it"
+                )
+
+    def deliver(self) -> dict[Commit, Outcome]:
+        """Commit everything owed, in order. A sink that may lag stops at its first failure; any other raises."""
+        done: dict[Commit, Outcome] = {}
+        self.blocked = {}
+        for action in plan_recovery(self._log.facts):
+            if action.sink in self.blocked:
+                continue
+            outcome = self._commit(action)
+            if outcome is not None:
+                done[action] = outcome
+        return done
+
+    def _commit(self, action: Commit) -> Outcome | None:
+        sink = self._sinks[action.sink]
+        committables = self._log.facts.decided[action.checkpoint_id].of(action.sink)
+        outcome = self._attempt(sink, action.checkpoint_id, committables) if committables else Outcome.COMMITTED
+        if outcome is None:
+            return None
+        with faults.point("commit.record"):
+            self._log.record_commit(action.checkpoint_id, action.sink, {"outcome": outcome, **totals(committables)})
+        return outcome
+
+    def _attempt(
+        self, sink: Sink, checkpoint_id: CheckpointId, committables: tuple[Committable, ...]
+    ) -> Outcome | None:
+        """A done outcome; None when the sink may lag and did not commit; CommitError when it may not."""
+        attempts = 1 if sink.may_lag else self._retries.attempts
+        failure: Exception | None = None
+        for attempt in range(1, attempts + 1):
+            try:
+                with faults.point("commit.sink"):
+                    outcome = sink.commit(checkpoint_id, [c.data for c in committables], self._tasks)
+            except PERMANENT:
+                raise
+            except Exception as error:  # noqa: BLE001  any error of an endpoint is retried, then raised below
+                failure, why = error, f"{type(error).__name__}: {error}"
+            else:
+                outcome = outcome or Outcome.COMMITTED
+                if outcome.done:
+                    return outcome
+                if outcome is Outcome.LOST:
+                    raise self._lost(sink, checkpoint_id, committables)
+                failure, why = None, f"the sink answered {outcome.value!r}"
+            if attempt < attempts:
+                logger.warning("commit of checkpoint %d to %s failed, trying again: %s", checkpoint_id, sink.name, why)
+                self._sleep(self._retries.wait(attempt))
+        if sink.may_lag:
+            self.blocked[sink.name] = why
+            logger.warning("checkpoint %d stays pending for sink %s: %s", checkpoint_id, sink.name, why)
+            return None
+        raise CommitError(
+            f"checkpoint {checkpoint_id} is decided but sink {sink.name!r} did not commit it in {attempts} attempts "
+            f"({why}). Nothing is lost: once the endpoint works again, start the query and it will be committed first"
+        ) from failure
+
+    def _lost(self, sink: Sink, checkpoint_id: CheckpointId, committables: tuple[Committable, ...]) -> LostError:
+        rows = sum(c.rows for c in committables)
+        return LostError(
+            f"sink {sink.name!r} answered that its transaction of checkpoint {checkpoint_id} is gone ({rows} rows in "
+            f"{len(committables)} subtasks, some of which may be committed). The decision is kept in "
+            f"{self._log.storage.url}; do not delete it. Raise the endpoint's transaction timeout, and see "
+            "docs/operations.md for the ways out"
+        )
+
+
+def totals(committables: tuple[Committable, ...]) -> dict[str, Any]:
+    """Rows, bytes and subtasks of one sink in one checkpoint."""
+    return {
+        "rows": sum(c.rows for c in committables),
+        "bytes": sum(c.bytes for c in committables),
+        "subtasks": len(committables),
+    }

@@ -1,0 +1,118 @@
+"""Statistics of every checkpoint, kept for as long as the checkpoint location.
+
+Entries go to segments `history/<generation>.<n>.jsonl` of at most 100 lines, so that one more checkpoint costs the same
+after a million. A later entry of a checkpoint adds to an earlier one. Nothing is decided by them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from holdfast.checkpoint.storage import Storage, open_storage
+from holdfast.core.states import State
+from holdfast.errors import RecordError
+
+SEGMENT = 100
+_SEGMENT_NAME = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.jsonl")
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class CheckpointStats:
+    """What is known of one checkpoint; times in milliseconds since the epoch, durations in seconds."""
+
+    checkpoint_id: int
+    status: str
+    generation: int | None = None
+    started: int | None = None
+    #: phase -> seconds: tasks, decide, commit, notify
+    durations: Mapping[str, float] = field(default_factory=dict)
+    rows: int = 0
+    bytes: int = 0
+    subtasks: int = 0
+    #: sink -> rows, bytes, subtasks, outcome
+    sinks: Mapping[str, Any] = field(default_factory=dict)
+    #: decided by an earlier run and finished by a later one
+    restored: bool = False
+    error: str | None = None
+
+
+class History:
+    """The statistics one run writes."""
+
+    def __init__(self, storage: Storage, generation: int) -> None:
+        self._storage = storage
+        self._generation = generation
+        self._segment = 0
+        self._lines: list[bytes] = []
+
+    def add(self, checkpoint_id: int, entry: Mapping[str, Any]) -> None:
+        """Add what is known now about a checkpoint."""
+        line = {"checkpoint_id": checkpoint_id, "generation": self._generation, **entry}
+        self._lines.append(json.dumps(line, separators=(",", ":"), default=str).encode())
+        self._storage.replace(f"history/{self._generation}.{self._segment}.jsonl", b"\n".join(self._lines) + b"\n")
+        if len(self._lines) >= SEGMENT:
+            self._segment, self._lines = self._segment + 1, []
+
+
+def log_location(checkpoint_location: str) -> str:
+    """Where holdfast's own files are."""
+    return checkpoint_location.rstrip("/") + "/holdfast"
+
+
+def checkpoints(checkpoint_location: str, *, last: int | None = None) -> list[CheckpointStats]:
+    """Statistics of the checkpoints at a location, oldest first; reads files only, so the query may be dead.
+
+    `last` limits it to the newest ones and reads no more than it must.
+    """
+    storage = open_storage(log_location(checkpoint_location))
+    segments = [m for m in map(_SEGMENT_NAME.fullmatch, storage.names("history")) if m]
+    segments.sort(key=lambda m: (int(m[1]), int(m[2])))
+    merged: dict[int, dict[str, Any]] = {}
+    known = {f.name for f in fields(CheckpointStats)}
+    for match in reversed(segments):
+        for line in reversed(storage.read(f"history/{match[0]}").splitlines()):
+            try:
+                entry = {k: v for k, v in json.loads(line).items() if k in known}
+            except ValueError as error:
+                raise RecordError(
+                    f"{storage.url}/history/{match[0]} is damaged ({error}); it holds statistics only: move it away"
+                ) from error
+            newer = merged.get(entry["checkpoint_id"], {})
+            merged[entry["checkpoint_id"]] = entry | newer | _summed(entry, newer)
+        if last is not None and len(merged) > last:
+            break
+    running = _running(checkpoint_location)
+    if running is not None and running not in merged:
+        merged[running] = {"checkpoint_id": running, "status": State.RUNNING}
+    found = [CheckpointStats(**merged[key]) for key in sorted(merged)]
+    return found if last is None else found[-last:]
+
+
+def _summed(entry: Mapping[str, Any], newer: Mapping[str, Any]) -> dict[str, Any]:
+    """A checkpoint finished by a later run keeps its first start and both runs' details."""
+    merged: dict[str, Any] = {}
+    for key in ("durations", "sinks"):
+        merged[key] = {**entry.get(key, {}), **newer.get(key, {})}
+    if "started" in entry:
+        merged["started"] = entry["started"]
+    return merged
+
+
+def engine_position(checkpoint_location: str) -> tuple[int | None, int | None]:
+    """(last planned, last committed) batch of Spark's own checkpoint."""
+    storage = open_storage(checkpoint_location)
+    planned, committed = (
+        max((int(name) for name in storage.names(folder) if _NUMBER.fullmatch(name)), default=None)
+        for folder in ("offsets", "commits")
+    )
+    return planned, committed
+
+
+def _running(checkpoint_location: str) -> int | None:
+    planned, committed = engine_position(checkpoint_location)
+    return planned if planned is not None and (committed is None or planned > committed) else None

@@ -1,0 +1,249 @@
+"""The checkpoint log: lineage, generations, decision slots, commit records (design: "On disk").
+
+One object serves one query run. It claims a generation, fences the older ones, and from then on is the only writer of
+its own slots; every write is a create-if-absent, so a paused or forgotten driver can at worst be told no.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from holdfast.checkpoint import records
+from holdfast.checkpoint.storage import Storage
+from holdfast.core import fence
+from holdfast.core.model import CheckpointId, Committable, Decided, Record, RecordKind, Slot, fold
+from holdfast.core.naming import escape
+from holdfast.core.recovery import Facts
+from holdfast.errors import ConfigError, FencedError, RecordError, UnsafeStorageError
+
+_SLOT = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.json")
+_GENERATION = re.compile(r"0|[1-9]\d*")
+RETAIN = 100
+
+
+class CheckpointLog:
+    """The durable memory of one pipeline, at `<checkpoint_location>/holdfast`."""
+
+    def __init__(self, storage: Storage, pipeline: str, *, retain: int = RETAIN) -> None:
+        if retain < 1:
+            raise ConfigError(f"retain must be at least 1, not {retain}")
+        self.storage = storage
+        self.pipeline = pipeline
+        self.lineage = ""
+        self.generation = -1
+        self._retain = retain
+        self._records: dict[Slot, Record] = {}
+        self._decided: dict[CheckpointId, Decided] = {}
+        self._commits: dict[CheckpointId, set[str]] = {}
+        self._next = Slot(-1, 0)
+        self._owner: dict[str, Any] = {}
+
+    # -- starting ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Claim a generation, fence all older ones, and only then read what is decided (rule 1)."""
+        self.lineage = self._open_lineage()
+        self.generation = self._claim()
+        self._next = Slot(self.generation, 0)
+        self._fence()
+        self.load()
+
+    def _open_lineage(self) -> str:
+        name = "lineage.json"
+        body = {"pipeline": self.pipeline, "lineage": uuid.uuid4().hex}
+        self.storage.create(name, records.encode("lineage", records.new_nonce(), body))
+        found = records.decode(self.storage.read(name), self._where(name), "lineage")
+        if found["pipeline"] != self.pipeline:
+            raise ConfigError(
+                f"checkpoint location {self.storage.url} belongs to pipeline {found['pipeline']!r}, not "
+                f"{self.pipeline!r}: use that name, or give this pipeline a checkpoint location of its own"
+            )
+        return str(found["lineage"])
+
+    def replace_lineage(self) -> None:
+        """Give this location a new lineage: what a take-over does, so that ledgers of the old one are set aside."""
+        self.lineage = uuid.uuid4().hex
+        body = {"pipeline": self.pipeline, "lineage": self.lineage}
+        self.storage.replace("lineage.json", records.encode("lineage", records.new_nonce(), body))
+
+    def _claim(self) -> int:
+        self._owner = {"host": socket.gethostname(), "pid": os.getpid(), "started": int(time.time() * 1000)}
+        while True:
+            number = fence.next_generation(self.generations())
+            name, nonce = f"generations/{number}", records.new_nonce()
+            if not self._create(name, "generation", nonce, self._owner):
+                continue
+            if self.storage.create(name, b"a store that accepts this overwrites decisions"):
+                self.storage.delete(name)
+                raise UnsafeStorageError(
+                    f"{self.storage.url} does not honour 'create only if absent' (it overwrote {name}): no decision "
+                    "would be safe there. Use local disk, S3 with conditional writes, or another store that has them"
+                )
+            return number
+
+    def _fence(self) -> None:
+        generations, slots = self.generations(), self._list_slots()
+        last = {s.generation: s for s in sorted(slots)}
+        aborted = [g for g, s in last.items() if self._read(s).kind is RecordKind.ABORT]
+        for slot in fence.slots_to_fence(self.generation, generations, slots, aborted):
+            self._fill_with_abort(slot)
+
+    def _fill_with_abort(self, slot: Slot) -> None:
+        """Fill the slot, or find it just decided and go one further; the owner stops at its first filled slot."""
+        body = records.record_to_body(Record(slot, RecordKind.ABORT)) | {"by_generation": self.generation}
+        while not self._create(_slot_name(slot), RecordKind.ABORT, records.new_nonce(), body):
+            if self._read(slot).kind is RecordKind.ABORT:
+                return
+            slot = slot.next()
+
+    def load(self) -> None:
+        """Read every slot and commit record; a damaged one is an error, never skipped."""
+        slots, names = self._list_slots(), self.storage.names("commits")
+        self._commits = {}
+        with ThreadPoolExecutor(max_workers=16) as pool:
+            self._records = {record.slot: record for record in pool.map(self._read, slots)}
+            for commit in pool.map(self._read_commit, names):
+                self._commits.setdefault(commit[0], set()).add(commit[1])
+        self._decided = fold(self._records.values())
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    @property
+    def facts(self) -> Facts:
+        """What is decided and what is committed, as this run knows it."""
+        return Facts(self._decided, self._commits)
+
+    @property
+    def last_decided(self) -> CheckpointId | None:
+        """The newest decided checkpoint; it is never pruned."""
+        return max(self._decided, default=None)
+
+    def generations(self) -> list[int]:
+        """Every generation ever claimed."""
+        return sorted(int(name) for name in self.storage.names("generations") if _GENERATION.fullmatch(name))
+
+    def ensure_not_fenced(self) -> None:
+        """Raise when a newer generation exists."""
+        claimed = self.generations()
+        if not fence.may_decide(self.generation, claimed):
+            raise self._fenced(claimed[-1])
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def decide(
+        self,
+        checkpoint_id: CheckpointId,
+        sinks: Sequence[str],
+        committables: Sequence[Committable],
+        *,
+        timestamp: int,
+        state: Mapping[str, Any],
+        kind: RecordKind = RecordKind.DECISION,
+    ) -> Decided:
+        """Fill this generation's next slot; the point of no return. FencedError if a successor filled it first."""
+        self.ensure_not_fenced()
+        record = Record(self._next, kind, checkpoint_id, tuple(sinks), tuple(committables), timestamp, state)
+        if not self._create(_slot_name(self._next), kind, records.new_nonce(), records.record_to_body(record)):
+            raise self._fenced(max(self.generations()))
+        self._records[self._next] = record
+        self._next = self._next.next()
+        self._decided = fold([r for r in self._records.values() if r.checkpoint_id == checkpoint_id]) | {
+            k: v for k, v in self._decided.items() if k != checkpoint_id
+        }
+        return self._decided[checkpoint_id]
+
+    def record_commit(self, checkpoint_id: CheckpointId, sink: str, statistics: Mapping[str, Any]) -> None:
+        """Remember that this sink has committed; another driver may have recorded it already."""
+        body = {"checkpoint_id": checkpoint_id, "sink": sink, "generation": self.generation, **statistics}
+        self._create(f"commits/{_commit_file(checkpoint_id, sink)}", "commit", records.new_nonce(), body)
+        self._commits.setdefault(checkpoint_id, set()).add(sink)
+
+    def prune(self) -> None:
+        """Forget what is complete and older than `retain`. Commit records go last: without them a decision is owed."""
+        gone, slots = fence.prunable(self._records.values(), self._commits, self._retain)
+        for slot in slots:
+            self.storage.delete(_slot_name(slot))
+            del self._records[slot]
+        for checkpoint_id in gone:
+            del self._decided[checkpoint_id]
+        first = min(self._decided, default=0)
+        for checkpoint_id in [c for c in self._commits if c < first]:
+            for sink in self._commits.pop(checkpoint_id):
+                self.storage.delete(f"commits/{_commit_file(checkpoint_id, sink)}")
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _create(self, name: str, kind: str, nonce: str, body: Mapping[str, Any]) -> bool:
+        """Create a record; when it exists, it is still ours if it carries our nonce: the answer was lost, not the write."""
+        data = records.encode(kind, nonce, body)
+        try:
+            return self.storage.create(name, data) or self.storage.read(name) == data
+        except Exception:
+            # The store failed to answer, not necessarily to write. What is there now tells; if it cannot, go up.
+            if self._reads_as(name, data):
+                return True
+            raise
+
+    def _reads_as(self, name: str, data: bytes) -> bool:
+        try:
+            return self.storage.read(name) == data
+        except FileNotFoundError:
+            return False
+
+    def _list_slots(self) -> list[Slot]:
+        slots = []
+        for name in self.storage.names("decisions"):
+            match = _SLOT.fullmatch(name)
+            if match is None:
+                raise records.damaged(self._where(f"decisions/{name}"), "its name is not that of a decision slot")
+            slots.append(Slot(int(match[1]), int(match[2])))
+        return sorted(slots)
+
+    def _read(self, slot: Slot) -> Record:
+        if slot not in self._records:
+            name = _slot_name(slot)
+            self._records[slot] = records.record_from_bytes(slot, self._read_file(name), self._where(name))
+        return self._records[slot]
+
+    def _read_commit(self, file: str) -> tuple[CheckpointId, str]:
+        name = f"commits/{file}"
+        body = records.decode(self._read_file(name), self._where(name), "commit")
+        if file != _commit_file(body["checkpoint_id"], body["sink"]):
+            raise records.damaged(self._where(name), "its name does not fit its content")
+        return body["checkpoint_id"], body["sink"]
+
+    def _read_file(self, name: str) -> bytes:
+        try:
+            return self.storage.read(name)
+        except FileNotFoundError:
+            raise RecordError(
+                f"{self._where(name)} vanished while it was read: another driver is using this checkpoint location. "
+                "Stop one of the two and start again"
+            ) from None
+
+    def _fenced(self, by: int) -> FencedError:
+        path = f"generations/{by}"
+        owner = records.decode(self.storage.read(path), self._where(path), "generation")
+        return FencedError(
+            f"checkpoint location {self.storage.url} was taken over by another driver (generation {by}, process "
+            f"{owner['pid']} on {owner['host']}), so this one (generation {self.generation}) may decide nothing any "
+            "more. Nothing is lost. Stop one of the two; each live query needs a checkpoint location of its own"
+        )
+
+    def _where(self, name: str) -> str:
+        return f"{self.storage.url}/{name}"
+
+
+def _commit_file(checkpoint_id: CheckpointId, sink: str) -> str:
+    return f"{checkpoint_id}.{escape(sink)}.json"
+
+
+def _slot_name(slot: Slot) -> str:
+    return f"decisions/{slot.generation}.{slot.index}.json"

@@ -1,0 +1,119 @@
+"""What the coordinator asks of sinks and of the engine; the base classes and holdfast.spark provide it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from holdfast.core.model import CheckpointId, Committable, Outcome
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a query, as its sinks see it."""
+
+    pipeline: str
+    lineage: str
+    generation: int
+    #: where the log is; write-ahead rows live below it
+    location: str
+    delivery: str = "exactly-once"
+    #: the newest checkpoint the log knows; a ledger beyond it is ahead of this checkpoint location
+    last_decided: CheckpointId | None = None
+    #: the user wants this location to own the pipeline name, whatever ledgers say
+    take_over: bool = False
+    #: pyarrow.Schema of the rows, or None when it is not known
+    schema: Any = None
+
+
+@dataclass(frozen=True)
+class EnginePosition:
+    """What Spark's own checkpoint says: the last batch it planned and the last one it committed."""
+
+    planned: CheckpointId | None = None
+    committed: CheckpointId | None = None
+
+
+@dataclass(frozen=True)
+class SubtaskReport:
+    """What one task sent back."""
+
+    subtask: int
+    rows: int
+    bytes: int
+    committables: tuple[Committable, ...]
+
+
+class Tasks(Protocol):
+    """Runs functions where the executors are."""
+
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """`function` of each item, in order; an exception of one goes up."""
+
+
+class Batch(Protocol):
+    """One micro-batch of the engine."""
+
+    def write(self, run: Run, sinks: Sequence[Any], checkpoint_id: CheckpointId, timestamp: int) -> list[SubtaskReport]:
+        """Write every partition to every sink in one pass, pre-commit, and report."""
+
+    def drain(self) -> None:
+        """Run the batch into nothing, so that the engine's state and watermark advance."""
+
+
+class Sink(Protocol):
+    """A sink as the driver sees it."""
+
+    name: str
+    may_lag: bool
+    transaction_timeout: float | None
+    max_pending: int | None
+    max_pending_bytes: int | None
+
+    def open(self, run: Run) -> None:
+        """A query run starts: check the endpoint, create what is missing. LineageError if it is not ours."""
+
+    def close(self) -> None:
+        """The query run is over."""
+
+    def recover(
+        self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
+    ) -> None:
+        """Undo this pipeline's work of this and older generations that is not in `decided`."""
+
+    def validate(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks) -> None:
+        """Last chance to refuse before the decision; what it sees is all subtasks together."""
+
+    def commit(
+        self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
+    ) -> Outcome | None:
+        """Make it visible; idempotent."""
+
+    def initialize_state(self, state: Any) -> None:
+        """The operator state of the newest decided checkpoint, None when there is none."""
+
+    def snapshot_state(self, checkpoint_id: CheckpointId) -> Any:
+        """Operator state to save with this checkpoint; plain JSON data."""
+
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointId) -> None:
+        """Every sink has committed this checkpoint."""
+
+    def notify_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None:
+        """This checkpoint failed before its decision."""
+
+
+def names(sinks: Iterable[Sink]) -> list[str]:
+    """The names of sinks, in order."""
+    return [sink.name for sink in sinks]
+
+
+class LoopTasks:
+    """Runs the functions here, one after the other: for unit tests, and for work that belongs on the driver."""
+
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """See Tasks."""
+        return [function(item) for item in items]

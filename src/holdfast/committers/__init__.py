@@ -1,0 +1,1 @@
+"""Where a write-ahead sink remembers what it has delivered."""

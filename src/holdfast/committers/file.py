@@ -1,0 +1,90 @@
+"""A committer in plain files (C2)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast.checkpoint.storage import make_folder, write_durably
+from holdfast.committers.base import CheckpointCommitter
+from holdfast.core.model import CheckpointId
+from holdfast.core.naming import parse_job_id
+from holdfast.errors import ConfigError, RecordError
+
+_CONTENT = re.compile(rb"0x[0-9a-f]{16}\n?")
+_SUBTASK = re.compile(r"0|[1-9]\d*")
+
+
+class FileCheckpointCommitter(CheckpointCommitter):
+    """Files under `base_path`, which every executor must reach: `<job id>/<operator id>/<subtask>`.
+
+    A file holds `0x` and 16 hex digits: the last delivered checkpoint. Writes are atomic and durable.
+    """
+
+    def __init__(self, base_path: str) -> None:
+        if not isinstance(base_path, str) or not base_path:
+            raise ConfigError(f"base_path must be a path, not {base_path!r}")
+        if "://" in base_path:
+            raise ConfigError(f"base_path must be a local path that every executor reaches, not {base_path!r}")
+        self.base_path = str(Path(base_path).absolute())
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.base_path, self.job_id, self.operator_id)
+
+    def create_resource(self) -> None:
+        """Create the folder; an existing one is used."""
+        self._pipeline()
+        make_folder(self._folder)
+
+    def commit_checkpoint(self, subtask: int, checkpoint_id: CheckpointId) -> None:
+        """See CheckpointCommitter."""
+        path = self._folder / str(subtask)
+        stored = self._read(path)
+        if stored is None or stored < checkpoint_id:
+            write_durably(path, f"0x{checkpoint_id:016x}".encode(), exclusive=False)
+
+    def is_checkpoint_committed(self, subtask: int, checkpoint_id: CheckpointId) -> bool:
+        """See CheckpointCommitter."""
+        stored = self._read(self._folder / str(subtask))
+        return stored is not None and checkpoint_id <= stored
+
+    def progress(self) -> Mapping[str, CheckpointId]:
+        """See CheckpointCommitter."""
+        found = {}
+        for lineage, paths in self._lineages().items():
+            numbers = [number for number in map(self._read, paths) if number is not None]
+            if numbers:
+                found[lineage] = max(numbers)
+        return found
+
+    def take_over(self) -> None:
+        """See CheckpointCommitter."""
+        for paths in self._lineages().values():
+            for path in paths:
+                if path.parent != self._folder:
+                    path.unlink(missing_ok=True)
+
+    def _lineages(self) -> dict[str, list[Path]]:
+        """{lineage: the subtasks' files} of every pipeline of this name."""
+        found = {}
+        base, pipeline = Path(self.base_path), self._pipeline()
+        for folder in base.iterdir() if base.is_dir() else ():
+            job, operator = parse_job_id(folder.name), folder / self.operator_id
+            if job is not None and job[0] == pipeline and operator.is_dir():
+                found[job[1]] = [path for path in operator.iterdir() if _SUBTASK.fullmatch(path.name)]
+        return found
+
+    @staticmethod
+    def _read(path: Path) -> CheckpointId | None:
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        if not _CONTENT.fullmatch(content):
+            raise RecordError(
+                f"{path} is damaged: it should hold 0x and 16 hex digits. Restore it, or write into it the last "
+                "checkpoint whose rows you see at the endpoint, as 0x and 16 hex digits"
+            )
+        return int(content, 16)

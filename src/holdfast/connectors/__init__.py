@@ -1,0 +1,1 @@
+"""One module for each system, source and sink side by side."""

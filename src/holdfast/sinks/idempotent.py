@@ -1,0 +1,62 @@
+"""Sinks whose endpoint makes repeated writes harmless by itself."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.checkpoint.ports import Tasks
+from holdfast.core.model import CheckpointId, Outcome
+from holdfast.core.naming import Task
+from holdfast.sinks.two_phase import TwoPhaseCommitSink
+
+
+class IdempotentSink(TwoPhaseCommitSink):
+    """Effectively once: rows are written straight from the task, and a replay writes the same rows over themselves.
+
+    Needs from the endpoint: writing a row again changes nothing (upsert by key). Needs from the query: a replay gives
+    the same rows. Rows are visible before the checkpoint is decided, so a reader can see part of a batch that is then
+    run again; where that matters, use a two-phase or write-ahead sink.
+    """
+
+    def connect(self, task: Task) -> Any:
+        """Open a connection for this task attempt; None by default."""
+        return None
+
+    @abstractmethod
+    def upsert(self, connection: Any, batch: pa.RecordBatch) -> None:
+        """Write rows so that writing them again changes nothing; durable when it returns or when `disconnect` does."""
+
+    def disconnect(self, connection: Any) -> None:
+        """Flush and close; raising fails the task."""
+
+    def begin(self, task: Task) -> Any:
+        """See TwoPhaseCommitSink."""
+        return self.connect(task)
+
+    def write(self, txn: Any, batch: pa.RecordBatch) -> None:
+        """See TwoPhaseCommitSink."""
+        self.upsert(txn, batch)
+
+    def pre_commit(self, txn: Any) -> Mapping[str, Any] | None:
+        """See TwoPhaseCommitSink."""
+        self.disconnect(txn)
+        return None
+
+    def abort(self, txn: Any) -> None:
+        """See TwoPhaseCommitSink."""
+        self.disconnect(txn)
+
+    def commit(
+        self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
+    ) -> Outcome | None:
+        """Nothing is left to do: the rows were written by the tasks."""
+        return Outcome.COMMITTED
+
+    def recover(
+        self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
+    ) -> None:
+        """Nothing to undo: the replay overwrites."""

@@ -1,0 +1,109 @@
+"""The base of every sink."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.checkpoint.ports import Run, Tasks
+from holdfast.core.model import CheckpointId, Outcome
+from holdfast.core.naming import Task, check_name
+
+
+class TwoPhaseCommitSink(ABC):
+    """Exactly-once into any endpoint that can prepare work in one process and commit it from another.
+
+    Needs from the endpoint: prepared work survives the process that prepared it; committing twice is harmless;
+    undecided work can be found again by its name and undone.
+
+    Four methods run in the Spark task (`begin`, `write`, `pre_commit`, `abort`), two on the driver (`commit`,
+    `recover`). A sink is pickled to the executors: it holds configuration, never connections.
+    """
+
+    #: unique within a pipeline; a subclass or an instance may set another
+    name: str = ""
+    #: the query goes on while this sink cannot commit; its checkpoints stay decided and are delivered later
+    may_lag: bool = False
+    #: seconds after which the endpoint drops an open transaction, for the warning at 80 %; None: never
+    transaction_timeout: float | None = None
+    #: limits of what a sink that may lag leaves undelivered before the query fails; None: none
+    max_pending: int | None = None
+    max_pending_bytes: int | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
+        check_name(f"the name of sink class {cls.__name__}", cls.name)
+
+    # in the Spark task
+
+    @abstractmethod
+    def begin(self, task: Task) -> Any:
+        """Open a transaction for this attempt; whatever is returned is handed to the other three."""
+
+    @abstractmethod
+    def write(self, txn: Any, batch: pa.RecordBatch) -> None:
+        """Write rows into it."""
+
+    @abstractmethod
+    def pre_commit(self, txn: Any) -> Mapping[str, Any] | None:
+        """Make it durable but not visible, and return the committable: all it takes to commit it from elsewhere.
+
+        Plain JSON data. None when nothing is to be committed.
+        """
+
+    @abstractmethod
+    def abort(self, txn: Any) -> None:
+        """This task failed or was cancelled: undo it. May be called after `pre_commit`."""
+
+    # on the driver
+
+    @abstractmethod
+    def commit(
+        self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
+    ) -> Outcome | None:
+        """Make all subtasks' work visible. Idempotent; raise to have it retried. None means committed."""
+
+    @abstractmethod
+    def recover(
+        self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
+    ) -> None:
+        """Undo this pipeline's work of this and older generations that is not in `decided`.
+
+        Called at the start, at each batch start and after a failed batch. Never touch work of newer generations or of
+        others.
+        """
+
+    # optional, on the driver
+
+    def open(self, run: Run) -> None:  # noqa: B027
+        """A query run starts: check the endpoint, create what is missing."""
+
+    def close(self) -> None:  # noqa: B027
+        """The query run is over."""
+
+    def validate(  # noqa: B027
+        self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
+    ) -> None:
+        """Raise to refuse a checkpoint before it is decided, seeing all subtasks at once."""
+
+    def initialize_state(self, state: Any) -> None:  # noqa: B027
+        """The operator state saved with the newest decided checkpoint; None when there is none."""
+
+    def snapshot_state(self, checkpoint_id: CheckpointId) -> Any:
+        """Operator state to save in this checkpoint's decision record; plain JSON data, or None."""
+        return None
+
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointId) -> None:  # noqa: B027
+        """Every sink of the pipeline has committed this checkpoint."""
+
+    def notify_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None:  # noqa: B027
+        """This checkpoint failed before its decision; Spark will run the batch again."""
+
+    def __repr__(self) -> str:
+        """Name only: options may hold secrets."""
+        return f"{type(self).__name__}(name={self.name!r})"

@@ -1,0 +1,182 @@
+"""Sinks that seal rows in a log first and deliver them when the checkpoint is decided."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.checkpoint.ports import Run, Tasks
+from holdfast.checkpoint.storage import open_storage
+from holdfast.committers.base import CheckpointCommitter
+from holdfast.core.model import CheckpointId, Outcome, PendingCheckpoint
+from holdfast.core.naming import Task, job_id, operator_id
+from holdfast.errors import ConfigError
+from holdfast.sinks import wal
+from holdfast.sinks.ledger import check_ledger
+from holdfast.sinks.subtask import running
+from holdfast.sinks.two_phase import TwoPhaseCommitSink
+from holdfast.testing import faults
+
+
+class StagedSink(TwoPhaseCommitSink):
+    """A sink whose tasks seal their rows in the write-ahead log; a subclass says what `commit` does with them."""
+
+    _run: Run | None = None
+
+    def open(self, run: Run) -> None:
+        """See TwoPhaseCommitSink."""
+        self._run = run
+        self._delivered: dict[CheckpointId, list[Mapping[str, Any]]] = {}
+
+    @property
+    def run(self) -> Run:
+        """The query run this sink is part of."""
+        if self._run is None:
+            raise ConfigError(f"sink {self.name!r} is not part of a running query")
+        return self._run
+
+    def begin(self, task: Task) -> wal.LogWriter:
+        """See TwoPhaseCommitSink."""
+        return wal.LogWriter(task)
+
+    def write(self, txn: wal.LogWriter, batch: pa.RecordBatch) -> None:
+        """See TwoPhaseCommitSink."""
+        txn.write(batch)
+
+    def pre_commit(self, txn: wal.LogWriter) -> Mapping[str, Any] | None:
+        """See TwoPhaseCommitSink."""
+        return txn.seal()
+
+    def abort(self, txn: wal.LogWriter) -> None:
+        """See TwoPhaseCommitSink."""
+        txn.discard()
+
+    def recover(
+        self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
+    ) -> None:
+        """See TwoPhaseCommitSink."""
+        wal.sweep(open_storage(self.run.location), self.name, generation, decided)
+
+    def forget_when_complete(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]]) -> None:
+        """Remove these rows from the log, but only once their commit is recorded: until then they are the only copy.
+
+        A driver that dies in between leaves them to the next one's sweep.
+        """
+        self._delivered[checkpoint_id] = list(committables)
+
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointId) -> None:
+        """See TwoPhaseCommitSink."""
+        wal.discard(open_storage(self.run.location), self._delivered.pop(checkpoint_id, ()))
+
+
+class WriteAheadSink(StagedSink):
+    """Exactly-once into an endpoint whose sends are idempotent, at-least-once into any other.
+
+    Needs from the endpoint: nothing but that sending the same rows again is harmless. A crash between a send and the
+    committer's mark, or a paused driver that wakes up, sends that checkpoint again (W9); the rows, their order and
+    `checkpoint_id` are the same each time. The endpoint may be down: the query goes on and the log grows.
+
+    An author writes `send_values`. Delivery is by checkpoint, then subtask; with `ordered = False` the subtasks of one
+    checkpoint are delivered in parallel.
+    """
+
+    may_lag: bool = True
+    ordered: bool = True
+
+    def __init__(
+        self,
+        *,
+        committer: CheckpointCommitter,
+        max_pending: int | None = 1000,
+        max_pending_bytes: int | None = 10 * 1024**3,
+    ) -> None:
+        if not isinstance(committer, CheckpointCommitter):
+            raise ConfigError(f"committer must be a CheckpointCommitter, not {type(committer).__name__}")
+        for option, value in (("max_pending", max_pending), ("max_pending_bytes", max_pending_bytes)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise ConfigError(f"{option} must be a whole number of at least 1, or None for no limit, not {value!r}")
+        self.committer = committer
+        self.max_pending = max_pending
+        self.max_pending_bytes = max_pending_bytes
+
+    @abstractmethod
+    def send_values(self, values: Iterator[pa.RecordBatch], checkpoint_id: CheckpointId, timestamp: int) -> bool:
+        """Send one subtask's rows; runs in a task. False or an exception: not delivered, try again later."""
+
+    def open(self, run: Run) -> None:
+        """See TwoPhaseCommitSink."""
+        super().open(run)
+        self.committer.set_job_id(job_id(run.pipeline, run.lineage))
+        self.committer.set_operator_id(operator_id(self.name))
+        self.committer.create_resource()
+        self.committer.open()
+        try:
+            if run.take_over:
+                self.committer.take_over()
+            check_ledger(run, f"the committer of sink {self.name!r}", self.committer.progress())
+        finally:
+            self.committer.close()
+
+    def commit(
+        self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
+    ) -> Outcome | None:
+        """Deliver the sealed rows of all subtasks, then forget them; RETRY when the endpoint did not take them."""
+        handles = sorted(committables, key=lambda c: pending(checkpoint_id, c))
+        groups = [handles] if self.ordered else [[handle] for handle in handles]
+        deliver = _Deliver(self, self.run, checkpoint_id)
+        answers = [answer for group in tasks.map(deliver, groups) for answer in group]
+        if len(answers) < len(handles) or not all(answer.done for answer in answers):
+            return Outcome.RETRY
+        self.forget_when_complete(checkpoint_id, committables)
+        return Outcome.COMMITTED if Outcome.COMMITTED in answers else Outcome.ALREADY_COMMITTED
+
+
+@dataclass(frozen=True)
+class _Deliver:
+    """Runs in a task: deliver handles in order, stop at the first that is not taken (W5)."""
+
+    sink: WriteAheadSink
+    run: Run
+    checkpoint_id: CheckpointId
+
+    def __call__(self, handles: Sequence[Mapping[str, Any]]) -> list[Outcome]:
+        committer = self.sink.committer
+        committer.open()
+        try:
+            answers: list[Outcome] = []
+            for handle in handles:
+                answers.append(self._deliver(committer, handle))
+                if not answers[-1].done:
+                    break
+            return answers
+        finally:
+            committer.close()
+
+    def _deliver(self, committer: CheckpointCommitter, handle: Mapping[str, Any]) -> Outcome:
+        subtask = handle["subtask"]
+        if committer.is_checkpoint_committed(subtask, self.checkpoint_id):
+            return Outcome.ALREADY_COMMITTED
+        run = self.run
+        attempt = time.time_ns()
+        task = Task(
+            run.pipeline, self.sink.name, run.lineage, run.generation, self.checkpoint_id, subtask, attempt,
+            handle["timestamp"], run.location,
+        )  # fmt: skip
+        values = wal.read_log(run.location, handle)
+        with faults.point("commit.subtask"), running(task):
+            taken = self.sink.send_values(values, self.checkpoint_id, handle["timestamp"])
+        if taken is not True:
+            return Outcome.RETRY
+        with faults.point("commit.mark"):
+            committer.commit_checkpoint(subtask, self.checkpoint_id)
+        return Outcome.COMMITTED
+
+
+def pending(checkpoint_id: CheckpointId, handle: Mapping[str, Any]) -> PendingCheckpoint:
+    """A committable of the log as Flink's pending checkpoint (W3)."""
+    return PendingCheckpoint(checkpoint_id, handle["subtask"], handle["timestamp"], handle["handle"])

@@ -1,0 +1,47 @@
+"""A SparkSession that works on a laptop."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from holdfast.errors import ConfigError
+
+_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+
+def session(app_name: str, *, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """A local SparkSession whose workers run this very Python; `conf` adds to and overrides the defaults.
+
+    Plain PySpark starts the system's `python3` for its workers, which in a virtual environment is another one, without
+    the packages. A session that already runs is returned as it is, if its workers run this Python.
+    """
+    if not isinstance(app_name, str) or not app_name:
+        raise ConfigError(f"app_name must be a name, not {app_name!r}")
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        python = running.conf.get("spark.pyspark.python", None) or os.environ.get("PYSPARK_PYTHON")
+        if python != sys.executable:
+            raise ConfigError(
+                f"a SparkSession is running already and its workers run {python or 'python3'}, not {sys.executable}: "
+                "stop it first, or set spark.pyspark.python when you build it"
+            )
+        return running
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = {**_DEFAULTS, "spark.pyspark.python": sys.executable, **(conf or {})}
+    builder = SparkSession.builder.appName(app_name)
+    if "spark.master" not in settings:
+        builder = builder.master("local[*]")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

@@ -1,0 +1,96 @@
+"""What runs in executors, and how its answers come back."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark import SparkContext, TaskContext
+from pyspark.sql import DataFrame
+
+from holdfast.checkpoint.ports import Run, SubtaskReport
+from holdfast.core.model import CheckpointId, Committable
+from holdfast.errors import HoldfastError
+from holdfast.sinks.subtask import make_task, write_subtask
+from holdfast.sinks.two_phase import TwoPhaseCommitSink
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_REPORT = pa.schema([("report", pa.string())])
+
+
+class SparkBatch:
+    """One micro-batch, as the coordinator wants it."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._frame = frame
+
+    def write(
+        self, run: Run, sinks: Sequence[TwoPhaseCommitSink], checkpoint_id: CheckpointId, timestamp: int
+    ) -> list[SubtaskReport]:
+        """One Spark job, one pass over the rows for all sinks; one small JSON message a task comes back."""
+
+        def write_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            context = TaskContext.get()
+            assert context is not None
+            subtask, attempt = context.partitionId(), context.taskAttemptId()
+            tasks = [make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp) for sink in sinks]
+            report = write_subtask(sinks, tasks, batches)
+            yield pa.RecordBatch.from_arrays([pa.array([json.dumps(asdict(report))])], schema=_REPORT)
+
+        rows = self._frame.mapInArrow(write_partition, "report string").collect()
+        return sorted((_parse(row[0]) for row in rows), key=lambda report: report.subtask)
+
+    def drain(self) -> None:
+        """Run the batch into nothing."""
+        self._frame.write.format("noop").mode("overwrite").save()
+
+
+def _parse(text: str) -> SubtaskReport:
+    body = json.loads(text)
+    committables = tuple(Committable(**c) for c in body.pop("committables"))
+    return SubtaskReport(**body, committables=committables)
+
+
+class SparkTasks:
+    """Runs functions on the executors, one task an item."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """See holdfast.checkpoint.ports.Tasks."""
+        if not items:
+            return []
+        answers = self._context.parallelize(items, len(items)).map(_Guarded(function)).collect()
+        failures = [error for kind, error in answers if kind == "error"]
+        if failures:
+            raise failures[0]
+        return [result for _, result in answers]
+
+
+class _Guarded:
+    """Brings an exception back as itself: its type tells the driver whether trying again can help."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+
+    def __call__(self, item: Any) -> tuple[str, Any]:
+        try:
+            return "result", self._function(item)
+        except Exception as error:  # noqa: BLE001  raised on the driver
+            return "error", _portable(error)
+
+
+def _portable(error: Exception) -> Exception:
+    try:
+        copy = pickle.loads(pickle.dumps(error))  # noqa: S301  our own bytes, to see whether they survive
+        if isinstance(copy, type(error)):
+            return copy
+    except Exception as problem:  # noqa: BLE001  some exceptions cannot be pickled: say so and go on with the text
+        return HoldfastError(f"{type(error).__name__}: {error} (its type could not be sent: {problem})")
+    return HoldfastError(f"{type(error).__name__}: {error}")
