@@ -1,0 +1,50 @@
+# Every target sets up what it needs; `make` alone lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+# Spark runs on the Java that setup found, whatever PATH says.
+RUN = JAVA_HOME="$$(cat .venv/java-home)" $(BIN)
+
+.PHONY: help setup demo lint test matrix mutants bench bench-overhead bench-history bench-memory clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
+	  while IFS='|' read -r target text; do printf '  make %-16s %s\n' "$$target" "$$text"; done
+
+setup:  ## .venv with pinned packages, and a Java for Spark; nothing to do the second time
+	@scripts/setup.sh
+
+demo: setup  ## kill a streaming job again and again, and see every row arrive once
+	@$(RUN)/holdfast demo
+
+lint: setup  ## ruff, mypy and the layers of the architecture
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint  ## lint, and every test but the whole fault matrix
+	$(RUN)/pytest -m "not matrix" --durations=15
+
+matrix: setup  ## the whole fault matrix, and its table
+	$(RUN)/pytest -m matrix tests/crash
+	@$(RUN)/python -m tests.crash.matrix
+
+mutants: setup  ## break the protocol on purpose; every break must be found by a test
+	@$(RUN)/python scripts/mutants.py
+
+bench: bench-overhead bench-history bench-memory  ## all three benchmarks
+
+bench-overhead: setup  ## a micro-batch through holdfast against a bare foreachBatch
+	@$(RUN)/python -m bench.overhead
+
+bench-history: setup  ## starting and one more checkpoint, after 100 and after 100,000
+	@$(RUN)/python -m bench.history
+
+bench-memory: setup  ## peak memory of the Python workers while 10 million rows go through a write-ahead sink
+	@$(RUN)/python -m bench.memory
+
+clean:  ## remove what tools left behind, but not .venv
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist build bench/results
+	rm -rf spark-warehouse metastore_db derby.log artifacts
+	find . -name __pycache__ -not -path './.venv/*' -type d -prune -exec rm -rf {} +

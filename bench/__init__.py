@@ -1,0 +1,1 @@
+"""Benchmarks with a bar each; see README.md."""
