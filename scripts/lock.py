@@ -7,6 +7,7 @@ Run it with the environment's own Python after installing or upgrading something
 from __future__ import annotations
 
 import sys
+import tomllib
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -19,14 +20,16 @@ HEAD = "# Made by scripts/lock.py; `make setup` installs exactly this.\n"
 
 
 def roots() -> list[Requirement]:
-    """Holdfast with every extra, and the development tools."""
-    lines = (ROOT / "requirements-dev.txt").read_text().splitlines()
-    tools = [Requirement(line) for line in lines if line.strip() and not line.startswith("#")]
-    return [Requirement("holdfast[all]"), *tools]
+    """What pyproject.toml names, with every extra, and the development tools."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [line for lines in project.get("optional-dependencies", {}).values() for line in lines]
+    tools = (ROOT / "requirements-dev.txt").read_text().splitlines()
+    wanted = [Requirement(line) for line in [*project["dependencies"], *extras, *tools] if line[:1] not in ("", "#")]
+    return [requirement for requirement in wanted if canonicalize_name(requirement.name) != project["name"]]
 
 
 def closure(wanted: list[Requirement]) -> dict[str, str]:
-    """name -> version of everything these need on this machine, without holdfast itself."""
+    """name -> version of everything these need on this machine, and no more."""
     pinned: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
     queue = [(requirement, extra) for requirement in wanted for extra in ("", *requirement.extras)]
@@ -40,12 +43,13 @@ def closure(wanted: list[Requirement]) -> dict[str, str]:
             found = distribution(key)
         except PackageNotFoundError:
             raise SystemExit(f"{requirement} is not installed in {sys.prefix}: install it, then lock again") from None
+        if found.version not in requirement.specifier:
+            raise SystemExit(f"{requirement} is wanted, and {sys.prefix} has {found.version}: upgrade, then lock again")
         pinned[key] = found.version
         for text in found.requires or ():
             child = Requirement(text)
             if child.marker is None or child.marker.evaluate({"extra": extra}):
                 queue += [(child, inner) for inner in ("", *child.extras)]
-    del pinned["holdfast"]
     return pinned
 
 

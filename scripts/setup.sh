@@ -95,7 +95,7 @@ ensure_java() {
 ensure_java
 say "installing the pinned packages; the first time pip builds pyspark, which takes a minute"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-# hatchling is pinned too, so the build needs no environment of its own.
+# hatchling and editables are pinned too, so the build needs no environment of its own.
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 key >"$STAMP"
 say "done"
