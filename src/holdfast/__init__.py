@@ -1,21 +1,29 @@
-"""Exactly-once delivery for Spark Structured Streaming."""
+"""Exactly-once delivery for Spark Structured Streaming.
 
-from holdfast.checkpoint.history import CheckpointStats, checkpoints
-from holdfast.checkpoint.ports import Run, Tasks
-from holdfast.committers.base import CheckpointCommitter
-from holdfast.committers.file import FileCheckpointCommitter
-from holdfast.committers.sql import SqlCheckpointCommitter
-from holdfast.connectors.sqlite import SqliteSink
-from holdfast.connectors.stdout import StdoutSink
-from holdfast.core.model import Outcome, PendingCheckpoint
-from holdfast.core.naming import Task, parse_token
-from holdfast.errors import HoldfastError
-from holdfast.sinks.idempotent import IdempotentSink
-from holdfast.sinks.subtask import current_task
-from holdfast.sinks.two_phase import TwoPhaseCommitSink
-from holdfast.sinks.write_ahead import WriteAheadSink
-from holdfast.spark.session import session
-from holdfast.spark.stream import write_stream
+The public names are loaded when they are first used: `holdfast status` starts without Spark, and a Spark worker loads
+only what its task needs.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.history import CheckpointStats, checkpoints
+    from holdfast.checkpoint.ports import Run, Tasks
+    from holdfast.committers.base import CheckpointCommitter
+    from holdfast.committers.file import FileCheckpointCommitter
+    from holdfast.committers.sql import SqlCheckpointCommitter
+    from holdfast.connectors.sqlite import SqliteSink
+    from holdfast.connectors.stdout import StdoutSink
+    from holdfast.core.model import Outcome, PendingCheckpoint
+    from holdfast.core.naming import Task, parse_token
+    from holdfast.errors import HoldfastError
+    from holdfast.sinks.idempotent import IdempotentSink
+    from holdfast.sinks.subtask import current_task
+    from holdfast.sinks.two_phase import TwoPhaseCommitSink
+    from holdfast.sinks.write_ahead import WriteAheadSink
+    from holdfast.spark.session import session
+    from holdfast.spark.stream import write_stream
 
 __version__ = "0.1.0"
 __all__ = [
@@ -40,3 +48,40 @@ __all__ = [
     "session",
     "write_stream",
 ]
+#: public name -> the module it is in
+_HOMES = {
+    "CheckpointCommitter": "holdfast.committers.base",
+    "CheckpointStats": "holdfast.checkpoint.history",
+    "FileCheckpointCommitter": "holdfast.committers.file",
+    "HoldfastError": "holdfast.errors",
+    "IdempotentSink": "holdfast.sinks.idempotent",
+    "Outcome": "holdfast.core.model",
+    "PendingCheckpoint": "holdfast.core.model",
+    "Run": "holdfast.checkpoint.ports",
+    "SqlCheckpointCommitter": "holdfast.committers.sql",
+    "SqliteSink": "holdfast.connectors.sqlite",
+    "StdoutSink": "holdfast.connectors.stdout",
+    "Task": "holdfast.core.naming",
+    "Tasks": "holdfast.checkpoint.ports",
+    "TwoPhaseCommitSink": "holdfast.sinks.two_phase",
+    "WriteAheadSink": "holdfast.sinks.write_ahead",
+    "checkpoints": "holdfast.checkpoint.history",
+    "current_task": "holdfast.sinks.subtask",
+    "parse_token": "holdfast.core.naming",
+    "session": "holdfast.spark.session",
+    "write_stream": "holdfast.spark.stream",
+}
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        """Load a public name on its first use (PEP 562)."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        """All public names, loaded or not."""
+        return sorted({*globals(), *__all__})
