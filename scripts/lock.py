@@ -29,7 +29,7 @@ def roots() -> list[Requirement]:
 
 
 def closure(wanted: list[Requirement]) -> dict[str, str]:
-    """name -> version of everything these need on this machine, and no more."""
+    """Everything these need on this machine and no more, as {name: version}."""
     pinned: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
     queue = [(requirement, extra) for requirement in wanted for extra in ("", *requirement.extras)]

@@ -1,0 +1,158 @@
+"""What holdfast adds to a micro-batch: one two-phase sink that writes nowhere, against a bare foreachBatch.
+
+Both queries read the same source (1,000 rows a batch, one partition) in the same SparkSession and send the rows through
+one mapInArrow whose single message is collected. The bare one does no more than that; holdfast's also decides, commits
+and records. They run in turns, and the first batches after each start are not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+import holdfast as hf
+from bench.report import Bar, Report
+
+ROWS = 1000
+FACTOR, EXTRA_MS = 1.3, 30.0
+TRIGGER, CALL = "trigger", "foreachBatch"
+Sample = dict[str, float]
+
+
+class Nowhere(hf.TwoPhaseCommitSink):
+    """Counts rows and forgets them."""
+
+    def begin(self, task: hf.Task) -> list[int]:
+        return [0]
+
+    def write(self, txn: list[int], batch: pa.RecordBatch) -> None:
+        txn[0] += batch.num_rows
+
+    def pre_commit(self, txn: list[int]) -> dict[str, Any]:
+        return {"rows": txn[0]}
+
+    def abort(self, txn: list[int]) -> None:
+        pass
+
+    def commit(self, checkpoint_id: int, committables: Any, tasks: hf.Tasks) -> None:
+        assert sum(c["rows"] for c in committables) == ROWS
+
+    def recover(self, pipeline: str, generation: int, decided: Any) -> None:
+        pass
+
+
+def source(spark: SparkSession) -> DataFrame:
+    reader = spark.readStream.format("rate-micro-batch").option("numPartitions", 1)
+    return reader.option("rowsPerBatch", ROWS).load()
+
+
+def drain(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    rows = sum(batch.num_rows for batch in batches)
+    yield pa.RecordBatch.from_pydict({"report": [str(rows)]})
+
+
+def bare(spark: SparkSession, location: Path, clock: Clock) -> DataStreamWriter:
+    def run(frame: DataFrame, batch_id: int) -> None:
+        (answer,) = frame.mapInArrow(drain, "report string").collect()
+        assert int(answer[0]) == ROWS
+
+    return source(spark).writeStream.option("checkpointLocation", str(location)).foreachBatch(clock.timed(run))
+
+
+def through_holdfast(spark: SparkSession, location: Path, clock: Clock) -> DataStreamWriter:
+    writer = hf.write_stream(source(spark), Nowhere(), name="overhead", checkpoint_location=str(location))
+    original = writer.foreachBatch
+    writer.foreachBatch = lambda run: original(clock.timed(run))  # holdfast hands its function over in start()
+    return writer
+
+
+class Clock:
+    """The time of each call of a foreachBatch function, in milliseconds."""
+
+    def __init__(self) -> None:
+        self.calls: dict[int, float] = {}
+
+    def timed(self, function: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+        def run(frame: DataFrame, batch_id: int) -> None:
+            begin = time.perf_counter()
+            function(frame, batch_id)
+            self.calls[batch_id] = (time.perf_counter() - begin) * 1000
+
+        return run
+
+
+def round_of(writer: DataStreamWriter, clock: Clock, count: int, skip: int) -> list[Sample]:
+    """Start the query, let it run, stop it: the times of `count` batches after the first `skip`."""
+    query = writer.trigger(processingTime="0 seconds").start()
+    try:
+        first = wait_for(lambda: query.lastProgress)["batchId"]
+        wait_for(lambda: query.lastProgress["batchId"] >= first + skip + count)
+        progress = {p["batchId"]: p for p in query.recentProgress}
+    finally:
+        query.stop()
+    ids = range(first + skip, first + skip + count)
+    assert all(progress[i]["numInputRows"] == ROWS for i in ids)
+    return [{TRIGGER: progress[i]["durationMs"]["triggerExecution"], CALL: clock.calls[i]} for i in ids]
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 120) -> Any:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise TimeoutError("the query made no progress")
+
+
+def measure(spark: SparkSession, folder: Path, rounds: int, count: int, skip: int) -> dict[str, list[Sample]]:
+    """Both ways in turns, A B A B; the first round of each only warms up."""
+    samples: dict[str, list[Sample]] = {"bare": [], "holdfast": []}
+    for number in range(rounds + 1):
+        for name, make in (("bare", bare), ("holdfast", through_holdfast)):
+            clock = Clock()
+            found = round_of(make(spark, folder / name, clock), clock, count, skip)
+            if number:
+                samples[name] += found
+    return samples
+
+
+def phases(location: Path, skip: int) -> dict[str, float]:
+    """Median milliseconds of each phase, from holdfast's own statistics."""
+    found = [c.durations for c in hf.checkpoints(str(location))[skip:] if c.durations]
+    return {name: round(1000 * statistics.median(d[name] for d in found), 2) for name in ("tasks", "decide", "commit")}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=10, help="turns of each way (default 10)")
+    parser.add_argument("--count", type=int, default=12, help="counted batches a turn (default 12)")
+    parser.add_argument("--skip", type=int, default=3, help="batches a turn that are not counted (default 3)")
+    options = parser.parse_args(arguments)
+    spark = hf.session("overhead", conf={"spark.log.level": "ERROR"})
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        samples = measure(spark, Path(folder), options.rounds, options.count, options.skip)
+        inside = phases(Path(folder) / "holdfast", options.skip)
+    spark.stop()
+    report = Report("overhead", ("milliseconds, median", "bare", "holdfast", "difference", "ratio"))
+    for what in (TRIGGER, CALL):
+        a, b = (statistics.median(sample[what] for sample in samples[name]) for name in ("bare", "holdfast"))
+        report.rows.append((what, f"{a:.1f}", f"{b:.1f}", f"{b - a:+.1f}", f"{b / a:.2f}"))
+        if what == TRIGGER:
+            report.bars.append(Bar(f"a micro-batch of {ROWS} rows", b, FACTOR * a + EXTRA_MS, "ms"))
+    report.details = {"batches": len(samples["bare"]), "holdfast_phases_ms": inside, "samples": samples}
+    print(f"{len(samples['bare'])} batches each; holdfast's own phases, median ms: {inside}")
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
