@@ -299,8 +299,8 @@ class Coordinator:
             timeout = sink.transaction_timeout
             if timeout is not None and elapsed > 0.8 * timeout:
                 logger.warning(
-                    "transactions of sink %s have been open for %.1f s, over 80 %% of the endpoint's timeout of %.1f s: "
-                    "raise the timeout or make batches smaller",
+                    "transactions of sink %s have been open for %.1f s, over 80 %% of the endpoint's timeout of "
+                    "%.1f s: raise the timeout or make batches smaller",
                     sink.name,
                     elapsed,
                     timeout,

@@ -181,7 +181,7 @@ class CheckpointLog:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _create(self, name: str, kind: str, nonce: str, body: Mapping[str, Any]) -> bool:
-        """Create a record; when it exists, it is still ours if it carries our nonce: the answer was lost, not the write."""
+        """Create a record; one that exists and carries our nonce is ours: the answer was lost, not the write."""
         data = records.encode(kind, nonce, body)
         try:
             return self.storage.create(name, data) or self.storage.read(name) == data

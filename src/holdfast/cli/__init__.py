@@ -1,1 +1,10 @@
-"""The command line."""
+"""The `holdfast` command. Nothing here imports Spark until a command needs it."""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    from holdfast.cli.app import app
+
+    app(prog_name="holdfast")

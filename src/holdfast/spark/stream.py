@@ -90,7 +90,7 @@ class HoldfastWriter(DataStreamWriter):
         log = CheckpointLog(open_storage(log_location(self._location)), self._name)
         tasks = SparkTasks(self._df.sparkSession.sparkContext)
         coordinator = Coordinator(log, self._sinks, tasks, delivery=self._delivery, take_over=self._take_over)
-        coordinator.start(EnginePosition(*engine_position(self._location)), to_arrow_schema(self._df.schema))
+        coordinator.start(EnginePosition(*engine_position(self._location)), _arrow_schema(self._df))
 
         def run(frame: DataFrame, batch_id: int) -> None:
             coordinator.run(batch_id, SparkBatch(frame))
@@ -195,6 +195,12 @@ def _check_sinks(sinks: TwoPhaseCommitSink | Sequence[TwoPhaseCommitSink]) -> li
             f"two sinks have the name {twice[0]!r}, and ledgers and log files would mix them up: give one another name"
         )
     return chosen
+
+
+def _arrow_schema(df: DataFrame) -> Any:
+    """The rows' schema as the tasks will see it."""
+    timezone = df.sparkSession.conf.get("spark.sql.session.timeZone")
+    return to_arrow_schema(df.schema, timezone=timezone)
 
 
 def _refuse_speculation(df: DataFrame) -> None:

@@ -1,4 +1,4 @@
-"""Counting rows: was each delivered, and once?"""
+"""Counting rows: each delivered, and once."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Off unless armed by environment: `HOLDFAST_FAULT=point=mode[@n][,point=mode[@n]...]`. Modes: `error` raises before the
 effect, `kill` ends the process with SIGKILL before it, `lost` lets the effect happen and then raises, `kill-after` lets
-it happen and then kills. `@n` means the n-th time this process gets there (default 1). With `HOLDFAST_FAULT_ONCE` set
+it happen and then kills, `stop` and `stop-after` pause the process with SIGSTOP until somebody continues it. `@n` means the n-th time this process gets there (default 1). With `HOLDFAST_FAULT_ONCE` set
 to a folder, a fault fires once over all processes that share it, so that a retry can succeed.
 """
 
@@ -29,7 +29,8 @@ POINTS = {
     "batch.return": "6 sinks committed, Spark's commit missing",
     "recovery": "8 inside recovery",
 }
-MODES = ("error", "kill", "lost", "kill-after")
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+MODES = ("error", "kill", "lost", "kill-after", "stop", "stop-after")
 VARIABLE, ONCE = "HOLDFAST_FAULT", "HOLDFAST_FAULT_ONCE"
 _hits: Counter[str] = Counter()
 
@@ -73,10 +74,10 @@ def point(name: str) -> Iterator[None]:
     mode = _armed(name)
     if mode == "error":
         raise InjectedFault(f"fault {name}: raised before the effect")
-    if mode == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
+    if mode in _SIGNALS:
+        os.kill(os.getpid(), _SIGNALS[mode])
     yield
     if mode == "lost":
         raise InjectedFault(f"fault {name}: done, but the answer was lost")
-    if mode == "kill-after":
-        os.kill(os.getpid(), signal.SIGKILL)
+    if mode is not None and mode.endswith("-after"):
+        os.kill(os.getpid(), _SIGNALS[mode.removesuffix("-after")])

@@ -1,0 +1,108 @@
+"""Everything a command prints goes through one object: text for people or JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console, RenderableType
+
+from holdfast.errors import ConfigError, HoldfastError, RecordError, StorageError
+
+#: exit codes: as promised and healthy; not; usage or a bad location
+OK, BROKEN, USAGE = 0, 1, 2
+#: wide enough for every table of ours, so that a pipe gets one line a row
+_PIPE_WIDTH = 220
+
+LocationArgument = Annotated[
+    str, typer.Argument(help="The checkpoint location: a path or a URL, as given to write_stream.", metavar="LOCATION")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+
+
+class Output:
+    """Text on a terminal, or one JSON document on standard output; errors are one line on standard error."""
+
+    def __init__(self, *, json: bool) -> None:
+        self.json = json
+        self._out = _console(stderr=False)
+        self._err = _console(stderr=True)
+
+    @property
+    def progress(self) -> Console:
+        """Where a long command shows how far it is; a JSON document has standard output for itself."""
+        return self._err if self.json else self._out
+
+    def result(self, document: Mapping[str, Any], text: Callable[[], RenderableType]) -> None:
+        """The answer of a command, in the form that was asked for."""
+        if self.json:
+            sys.stdout.write(json.dumps(document, indent=2, default=str) + "\n")
+            sys.stdout.flush()
+        else:
+            self._out.print(text())
+
+    def error(self, message: str, kind: str = "Error") -> None:
+        """One line on standard error."""
+        line = " ".join(message.split())
+        if self.json:
+            sys.stderr.write(json.dumps({"error": kind, "message": line}) + "\n")
+        else:
+            self._err.print(f"error: {line}", style="red", markup=False, highlight=False, soft_wrap=True)
+
+    def exit(self, code: int) -> NoReturn:
+        """End the command."""
+        raise typer.Exit(code)
+
+
+def _console(*, stderr: bool) -> Console:
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=_PIPE_WIDTH)
+
+
+@contextmanager
+def reporting(*, json: bool) -> Iterator[Output]:
+    """Give a command its output, and turn errors we know into one line and an exit code; bugs keep their traceback."""
+    out = Output(json=json)
+    try:
+        yield out
+    except HoldfastError as error:
+        out.error(str(error), type(error).__name__)
+        bad_location = isinstance(error, ConfigError | StorageError) and not isinstance(error, RecordError)
+        raise typer.Exit(USAGE if bad_location else BROKEN) from None
+    except OSError as error:
+        out.error(str(error), type(error).__name__)
+        raise typer.Exit(USAGE) from None
+
+
+def moment(milliseconds: int | None) -> str:
+    """A time of the log, in local time."""
+    if milliseconds is None:
+        return "-"
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(milliseconds / 1000))
+
+
+def age(milliseconds: int) -> str:
+    """How long ago that was."""
+    seconds = max(0, int(time.time() - milliseconds / 1000))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    value, units = float(count), ["B", "kB", "MB", "GB", "TB"]
+    while value >= 1000 and len(units) > 1:
+        value, units = value / 1000, units[1:]
+    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+def phases(durations: Mapping[str, float]) -> str:
+    """Duration by phase."""
+    return " ".join(f"{name} {seconds:.2f}s" for name, seconds in durations.items()) or "-"

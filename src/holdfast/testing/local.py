@@ -1,0 +1,175 @@
+"""A query without Spark: the real log, coordinator and task code, on lists of Arrow batches.
+
+Everything that crosses a process in production crosses a pickle here: sinks go to "tasks" as copies, answers come back
+as JSON. Task attempt numbers begin at 0 in every run, as they do in a restarted Spark application.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pickle
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import cloudpickle
+import pyarrow as pa
+
+from holdfast.checkpoint.coordinator import Coordinator
+from holdfast.checkpoint.delivery import Retries
+from holdfast.checkpoint.log import CheckpointLog
+from holdfast.checkpoint.ports import EnginePosition, Run, SubtaskReport
+from holdfast.checkpoint.storage import LocalStorage
+from holdfast.core.model import CheckpointId, Committable
+from holdfast.sinks.subtask import make_task, write_subtask
+from holdfast.sinks.two_phase import TwoPhaseCommitSink
+from holdfast.testing import faults
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Partitions = Sequence[Sequence[pa.RecordBatch]]
+
+
+class TaskFailed(Exception):
+    """A task was told to fail."""
+
+
+def travel(thing: Item) -> Item:
+    """The copy that arrives in another process."""
+    copy: Item = pickle.loads(cloudpickle.dumps(thing))  # noqa: S301  our own bytes
+    return copy
+
+
+class PickledTasks:
+    """Runs functions here, one after the other, on copies, as an executor would."""
+
+    def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """See holdfast.checkpoint.ports.Tasks."""
+        return [travel(travel(function)(travel(item))) for item in items]
+
+
+class LocalBatch:
+    """One micro-batch: a list of Arrow batches for each partition.
+
+    `failing` names a partition whose task breaks off after its first rows. `retried` names partitions whose first
+    attempt prepares and is then forgotten, as when an executor dies before it can answer; what it prepared is kept in
+    `forgotten`. `prepared` is called when every task has prepared and nothing is decided.
+    """
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        *,
+        failing: int | None = None,
+        retried: Collection[int] = (),
+        prepared: Callable[[list[SubtaskReport]], None] | None = None,
+    ) -> None:
+        self.partitions = partitions
+        self.drained = 0
+        self.written = 0
+        self.forgotten: list[Committable] = []
+        self.attempts: Iterator[int] = itertools.count()
+        self._failing, self._retried, self._prepared = failing, retried, prepared
+
+    def write(
+        self, run: Run, sinks: Sequence[TwoPhaseCommitSink], checkpoint_id: CheckpointId, timestamp: int
+    ) -> list[SubtaskReport]:
+        """See holdfast.checkpoint.ports.Batch."""
+        self.written += 1
+        reports = []
+        for subtask in range(len(self.partitions)):
+            if subtask in self._retried:
+                self.forgotten += self._task(run, sinks, checkpoint_id, subtask, timestamp).committables
+            reports.append(self._task(run, sinks, checkpoint_id, subtask, timestamp))
+        if self._prepared is not None:
+            self._prepared(reports)
+        return reports
+
+    def drain(self) -> None:
+        """See holdfast.checkpoint.ports.Batch."""
+        self.drained += 1
+
+    def _task(
+        self, run: Run, sinks: Sequence[TwoPhaseCommitSink], checkpoint_id: CheckpointId, subtask: int, timestamp: int
+    ) -> SubtaskReport:
+        attempt = next(self.attempts)
+        copies = [travel(sink) for sink in sinks]
+        tasks = [make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp) for sink in copies]
+        batches = iter(self.partitions[subtask])
+        report = write_subtask(copies, tasks, _broken(batches) if subtask == self._failing else batches)
+        body = json.loads(json.dumps(asdict(report)))
+        committables = tuple(Committable(**c) for c in body.pop("committables"))
+        return SubtaskReport(**body, committables=committables)
+
+
+def _broken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from itertools.islice(batches, 1)
+    raise TaskFailed("this task was told to fail after its first rows")
+
+
+class LocalQuery:
+    """A pipeline and its checkpoint location, with what Spark's own checkpoint would say."""
+
+    def __init__(self, folder: str, pipeline: str, schema: pa.Schema | None = None) -> None:
+        self.folder, self.pipeline, self.schema = folder, pipeline, schema
+        self.planned: CheckpointId | None = None
+        self.committed: CheckpointId | None = None
+
+    @property
+    def storage(self) -> LocalStorage:
+        """Where the log is."""
+        return LocalStorage(f"{self.folder}/holdfast")
+
+    def start(self, sinks: Sequence[TwoPhaseCommitSink]) -> LocalRun:
+        """A new driver: it claims, fences and recovers. An older one that was not closed is a crashed or paused one."""
+        log = CheckpointLog(self.storage, self.pipeline)
+        retries = Retries(attempts=3, first_wait=0.0)
+        coordinator = Coordinator(log, sinks, PickledTasks(), retries=retries, sleep=lambda _: None)
+        info = coordinator.start(EnginePosition(self.planned, self.committed), self.schema)
+        return LocalRun(self, coordinator, list(sinks), info)
+
+
+class LocalRun:
+    """One run of a query; dropping it without `close` is a crash of the driver."""
+
+    def __init__(
+        self, query: LocalQuery, coordinator: Coordinator, sinks: list[TwoPhaseCommitSink], info: Run
+    ) -> None:
+        self.query, self.coordinator, self.sinks, self.info = query, coordinator, sinks, info
+        self._attempts = itertools.count()
+
+    def run(self, checkpoint_id: CheckpointId, batch: LocalBatch) -> None:
+        """One micro-batch, as Spark runs it: planned before, committed after."""
+        query = self.query
+        batch.attempts = self._attempts
+        query.planned = max(checkpoint_id, -1 if query.planned is None else query.planned)
+        self.coordinator.run(checkpoint_id, batch)
+        query.committed = max(checkpoint_id, -1 if query.committed is None else query.committed)
+
+    def deliver(self, ticks: int = 3) -> None:
+        """Let the timer pass until nothing lags."""
+        for _ in range(ticks):
+            if self.coordinator.pending:
+                self.coordinator.tick()
+
+    def close(self) -> None:
+        """The query ends."""
+        self.coordinator.close()
+
+
+@contextmanager
+def armed(text: str) -> Iterator[None]:
+    """Arm fault points in this process, `point=mode[@n]`, for the length of a block."""
+    faults.parse(text)
+    before = {name: os.environ.pop(name, None) for name in (faults.VARIABLE, faults.ONCE)}
+    faults._hits.clear()
+    os.environ[faults.VARIABLE] = text
+    try:
+        yield
+    finally:
+        faults._hits.clear()
+        del os.environ[faults.VARIABLE]
+        os.environ.update({name: value for name, value in before.items() if value is not None})

@@ -1,0 +1,154 @@
+"""Runs drivers as real processes in a work folder, breaks them, and audits what they left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from holdfast.testing import faults
+from holdfast.testing.audit import AuditReport, audit
+
+ROOT = Path(__file__).parents[2]
+FILES, ROWS = 3, 200
+WORDS = ("oak", "elm", "ash", "fir")
+
+
+class Work:
+    """One test's folder: input, checkpoint, endpoints, and the processes that ran there."""
+
+    def __init__(self, folder: Path, sink: str) -> None:
+        self.folder, self.sink = folder, sink
+        self.runs = 0
+        (folder / "in").mkdir(parents=True)
+        (folder / "once").mkdir()
+        for number in range(FILES):
+            self.add_input(number)
+
+    def add_input(self, number: int) -> None:
+        """One more input file of ROWS rows; ids are unique over all files."""
+        lines = []
+        for i in range(number * ROWS, (number + 1) * ROWS):
+            at = f"2024-01-01T00:{number:02d}:{i % 60:02d}Z"
+            lines.append(json.dumps({"id": i, "word": WORDS[i % 4], "at": at}))
+        path = self.folder / "in" / f"{number}.json"
+        path.with_suffix(".tmp").write_text("\n".join(lines) + "\n")
+        path.with_suffix(".tmp").rename(path)
+        # Spark takes files in the order of their modification times.
+        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+
+    def start(self, fault: str = "", **spec: Any) -> subprocess.Popen[bytes]:
+        """Start a driver in a session of its own, so that its JVM and workers can be ended with it."""
+        self.runs += 1
+        spec = {"work": str(self.folder), "sink": self.sink, **spec}
+        env = {**os.environ, "PYTHONPATH": f"{_source()}:{ROOT}", faults.ONCE: str(self.folder / "once")}
+        env.pop(faults.VARIABLE, None)
+        if fault:
+            env[faults.VARIABLE] = fault
+        log = (self.folder / f"run-{self.runs}.log").open("wb")
+        command = [sys.executable, "-m", "tests.crash.job", json.dumps(spec)]
+        return subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True)
+
+    def run(self, fault: str = "", *, timeout: float = 120, **spec: Any) -> int:
+        """Run a driver to its end, whichever it is; nothing of it stays alive. Returns its exit code."""
+        process = self.start(fault, **spec)
+        try:
+            return process.wait(timeout)
+        finally:
+            end(process)
+
+    def run_clean(self, **spec: Any) -> None:
+        """A run that must succeed."""
+        code = self.run(**spec)
+        assert code == 0, f"exit code {code}\n{self.log()}"
+
+    def log(self, run: int | None = None) -> str:
+        """The tail of a run's output."""
+        return (self.folder / f"run-{run or self.runs}.log").read_text(errors="replace")[-6000:]
+
+    # -- what is at the endpoints -----------------------------------------------------------------------------------
+
+    def sent(self) -> list[int]:
+        """The ids that went in."""
+        return list(range(len(list((self.folder / "in").iterdir())) * ROWS))
+
+    def received(self, table: str = "orders") -> list[int]:
+        """The ids at the endpoint, as a plain reader sees them."""
+        if self.sink == "write-ahead":
+            files = (self.folder / "endpoint").glob("*.txt")
+            return [int(line) for file in files for line in file.read_text().splitlines()]
+        return [row[0] for row in self.query(f"SELECT id FROM {table}")]
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        """Rows of the SQLite endpoint."""
+        connection = sqlite3.connect(self.folder / "out.db")
+        try:
+            return connection.execute(statement).fetchall()
+        finally:
+            connection.close()
+
+    def audits(self) -> list[AuditReport]:
+        """One report for each endpoint."""
+        tables = ["orders", "copy"] if self.sink == "sqlite" else ["orders"]
+        return [audit(self.sent(), self.received(table)) for table in tables]
+
+    def assert_clean(self) -> None:
+        """Every row once, nothing pending, nothing left behind."""
+        for report in self.audits():
+            assert report.ok, f"{report}\n{self.log()}"
+        left = sorted(str(path) for path in (self.log_folder / "wal").rglob("*.arrow"))
+        assert not left, f"write-ahead files nobody needs: {left}"
+        temporary = [path for path in self.log_folder.rglob(".tmp-*") if path.stat().st_mtime > time.time() - 1]
+        assert not temporary, temporary
+        decided = {json.loads(p.read_text())["record"]["checkpoint_id"] for p in self.decisions()} - {None}
+        committed = {int(p.name.split(".")[0]) for p in (self.log_folder / "commits").iterdir()}
+        assert decided == committed == set(range(FILES)), (decided, committed)
+
+    @property
+    def log_folder(self) -> Path:
+        """holdfast's own files."""
+        return self.folder / "checkpoint" / "holdfast"
+
+    def decisions(self) -> list[Path]:
+        """The decision slots, in order."""
+        return sorted((self.log_folder / "decisions").glob("*.json"))
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a driver and everything it started, by process group, and wait until all of it is gone."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    finally:
+        process.wait()
+    for _ in range(200):
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"process group {process.pid} does not end")
+
+
+def wait_until_stopped(process: subprocess.Popen[bytes], timeout: float = 90) -> None:
+    """Wait until the driver has paused itself (state T)."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        if state == "T":
+            return
+        assert state != "Z" and process.poll() is None, "the driver ended before it came to the point"
+        time.sleep(0.1)
+    raise AssertionError("the driver never came to the point where it should pause")
+
+
+def _source() -> str:
+    """Where holdfast is imported from; a mutant's copy when one is being tested."""
+    return os.environ.get("HOLDFAST_SOURCE", str(ROOT / "src"))

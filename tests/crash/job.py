@@ -1,0 +1,86 @@
+"""The driver that the crash tests run, kill and start again: `python -m tests.crash.job SPEC`, SPEC as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import holdfast as hf
+
+SCHEMA = "id long, word string, at timestamp"
+
+
+class FolderEndpoint(hf.WriteAheadSink):
+    """An endpoint with idempotent sends: one file for each (checkpoint, subtask), plus a line in a journal a send."""
+
+    name = "folder"
+
+    def __init__(self, folder: str, **options: Any) -> None:
+        super().__init__(committer=hf.FileCheckpointCommitter(f"{folder}-marks"), **options)
+        self.folder = folder
+
+    def send_values(self, values: Iterator[pa.RecordBatch], checkpoint_id: int, timestamp: int) -> bool:
+        folder = Path(self.folder)
+        if (folder / "down").exists():
+            return False
+        task = hf.current_task()
+        temporary = folder / f".{uuid.uuid4().hex}"
+        with temporary.open("w") as file:
+            for batch in values:
+                file.writelines(f"{number}\n" for number in batch.column("id").to_pylist())
+        temporary.rename(folder / f"{task.lineage}-{checkpoint_id}-{task.subtask}.txt")
+        with (folder / "journal").open("a") as journal:
+            journal.write(f"{checkpoint_id} {task.subtask}\n")
+        return True
+
+
+def make_sinks(kind: str, work: str) -> list[hf.TwoPhaseCommitSink]:
+    """The sinks of one kind of run."""
+    if kind == "sqlite":
+        return [hf.SqliteSink(f"{work}/out.db", "orders"), hf.SqliteSink(f"{work}/out.db", "copy")]
+    Path(work, "endpoint").mkdir(exist_ok=True)
+    return [FolderEndpoint(f"{work}/endpoint")]
+
+
+def main() -> None:
+    """Run the query over all input there is, then end."""
+    spec = json.loads(sys.argv[1])
+    work = spec["work"]
+    Path(work, "pids").open("a").write(f"{os.getpid()}\n")
+    conf = {"spark.master": spec.get("master", "local[2]"), "spark.driver.memory": "1g"}
+    spark = hf.session("crash", conf={**conf, **spec.get("conf", {})})
+    spark.sparkContext.setLogLevel("ERROR")
+    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(f"{work}/in")
+    sinks = make_sinks(spec["sink"], work)
+    mode = "append"
+    if spec["sink"] == "stateful":
+        from pyspark.sql import functions as f
+
+        mode = spec.get("output_mode", "update")
+        windows = source.withWatermark("at", "30 seconds").groupBy(f.window("at", "60 seconds"), "word")
+        counts = windows.agg(f.count("*").alias("n"), f.sum("id").alias("total"))
+        frame = counts.select(f.col("window.start").cast("string").alias("start"), "word", "n", "total")
+        upsert = {"mode": "upsert", "key": ["start", "word"]} if mode != "append" else {}
+        sinks = [hf.SqliteSink(f"{work}/out.db", "orders", **upsert)]
+    else:
+        frame = source.repartition(spec.get("partitions", 2))
+    writer = hf.write_stream(
+        frame,
+        sinks,
+        name=spec.get("name", "crash-test"),
+        checkpoint_location=f"{work}/checkpoint",
+        take_over=spec.get("take_over", False),
+    )
+    query = writer.outputMode(mode).trigger(availableNow=True).start()
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main()
