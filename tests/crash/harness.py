@@ -51,9 +51,9 @@ class Work:
         env.pop(faults.VARIABLE, None)
         if fault:
             env[faults.VARIABLE] = fault
-        log = (self.folder / f"run-{self.runs}.log").open("wb")
         command = [sys.executable, "-m", "tests.crash.job", json.dumps(spec)]
-        return subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True)
+        with (self.folder / f"run-{self.runs}.log").open("wb") as log:
+            return subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True)
 
     def run(self, fault: str = "", *, timeout: float = 120, **spec: Any) -> int:
         """Run a driver to its end, whichever it is; nothing of it stays alive. Returns its exit code."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import uuid
 from collections.abc import Iterator
@@ -53,7 +52,6 @@ def main() -> None:
     """Run the query over all input there is, then end."""
     spec = json.loads(sys.argv[1])
     work = spec["work"]
-    Path(work, "pids").open("a").write(f"{os.getpid()}\n")
     conf = {"spark.master": spec.get("master", "local[2]"), "spark.driver.memory": "1g"}
     spark = hf.session("crash", conf={**conf, **spec.get("conf", {})})
     spark.sparkContext.setLogLevel("ERROR")
