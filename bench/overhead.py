@@ -11,6 +11,7 @@ import argparse
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,33 +23,12 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import holdfast as hf
 from bench.report import Bar, Report
+from bench.sinks import Nowhere
 
 ROWS = 1000
 FACTOR, EXTRA_MS = 1.3, 30.0
 TRIGGER, CALL = "trigger", "foreachBatch"
 Sample = dict[str, float]
-
-
-class Nowhere(hf.TwoPhaseCommitSink):
-    """Counts rows and forgets them."""
-
-    def begin(self, task: hf.Task) -> list[int]:
-        return [0]
-
-    def write(self, txn: list[int], batch: pa.RecordBatch) -> None:
-        txn[0] += batch.num_rows
-
-    def pre_commit(self, txn: list[int]) -> dict[str, Any]:
-        return {"rows": txn[0]}
-
-    def abort(self, txn: list[int]) -> None:
-        pass
-
-    def commit(self, checkpoint_id: int, committables: Any, tasks: hf.Tasks) -> None:
-        assert sum(c["rows"] for c in committables) == ROWS
-
-    def recover(self, pipeline: str, generation: int, decided: Any) -> None:
-        pass
 
 
 def source(spark: SparkSession) -> DataFrame:
@@ -77,30 +57,38 @@ def through_holdfast(spark: SparkSession, location: Path, clock: Clock) -> DataS
 
 
 class Clock:
-    """The time of each call of a foreachBatch function, in milliseconds."""
+    """The time of each call of a foreachBatch function, in milliseconds; holds the query still once there are enough.
 
-    def __init__(self) -> None:
+    A query that is stopped in the middle of a batch fills the screen with Spark's stack traces.
+    """
+
+    def __init__(self, calls: int) -> None:
         self.calls: dict[int, float] = {}
+        self.enough = calls
+        self.stopping = threading.Event()
 
     def timed(self, function: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
         def run(frame: DataFrame, batch_id: int) -> None:
             begin = time.perf_counter()
             function(frame, batch_id)
             self.calls[batch_id] = (time.perf_counter() - begin) * 1000
+            if len(self.calls) > self.enough:
+                self.stopping.wait()
 
         return run
 
 
-def round_of(writer: DataStreamWriter, clock: Clock, count: int, skip: int) -> list[Sample]:
-    """Start the query, let it run, stop it: the times of `count` batches after the first `skip`."""
+def round_of(writer: DataStreamWriter, clock: Clock, skip: int) -> list[Sample]:
+    """Start the query, let it run, stop it: the times of its batches after the first `skip`."""
     query = writer.trigger(processingTime="0 seconds").start()
     try:
-        first = wait_for(lambda: query.lastProgress)["batchId"]
-        wait_for(lambda: query.lastProgress["batchId"] >= first + skip + count)
+        wait_for(lambda: len(clock.calls) > clock.enough)
+        ids = sorted(clock.calls)[skip:-1]
+        wait_for(lambda: query.lastProgress["batchId"] >= ids[-1])
         progress = {p["batchId"]: p for p in query.recentProgress}
     finally:
+        threading.Timer(0.2, clock.stopping.set).start()
         query.stop()
-    ids = range(first + skip, first + skip + count)
     assert all(progress[i]["numInputRows"] == ROWS for i in ids)
     return [{TRIGGER: progress[i]["durationMs"]["triggerExecution"], CALL: clock.calls[i]} for i in ids]
 
@@ -119,8 +107,8 @@ def measure(spark: SparkSession, folder: Path, rounds: int, count: int, skip: in
     samples: dict[str, list[Sample]] = {"bare": [], "holdfast": []}
     for number in range(rounds + 1):
         for name, make in (("bare", bare), ("holdfast", through_holdfast)):
-            clock = Clock()
-            found = round_of(make(spark, folder / name, clock), clock, count, skip)
+            clock = Clock(skip + count)
+            found = round_of(make(spark, folder / name, clock), clock, skip)
             if number:
                 samples[name] += found
     return samples
@@ -128,7 +116,9 @@ def measure(spark: SparkSession, folder: Path, rounds: int, count: int, skip: in
 
 def phases(location: Path, skip: int) -> dict[str, float]:
     """Median milliseconds of each phase, from holdfast's own statistics."""
-    found = [c.durations for c in hf.checkpoints(str(location))[skip:] if c.durations]
+    checkpoints = hf.checkpoints(str(location))
+    assert all(c.rows == ROWS and c.status == "complete" for c in checkpoints)
+    found = [c.durations for c in checkpoints[skip:]]
     return {name: round(1000 * statistics.median(d[name] for d in found), 2) for name in ("tasks", "decide", "commit")}
 
 
