@@ -57,9 +57,13 @@ class CheckpointLog:
 
     def _open_lineage(self) -> str:
         name = "lineage.json"
-        body = {"pipeline": self.pipeline, "lineage": uuid.uuid4().hex}
-        self.storage.create(name, records.encode("lineage", records.new_nonce(), body))
-        found = records.decode(self.storage.read(name), self._where(name), "lineage")
+        try:
+            data = self.storage.read(name)
+        except FileNotFoundError:
+            body = {"pipeline": self.pipeline, "lineage": uuid.uuid4().hex}
+            self.storage.create(name, records.encode("lineage", records.new_nonce(), body))
+            data = self.storage.read(name)
+        found = records.decode(data, self._where(name), "lineage")
         if found["pipeline"] != self.pipeline:
             raise ConfigError(
                 f"checkpoint location {self.storage.url} belongs to pipeline {found['pipeline']!r}, not "

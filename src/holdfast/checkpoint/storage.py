@@ -11,9 +11,9 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
-from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import ConfigError, MissingExtraError, StorageError, UnsafeStorageError
 
@@ -58,11 +58,17 @@ class Storage(Protocol):
 
 def open_storage(location: str) -> Storage:
     """The store for a location: a path, a `file:` URL, or a URL whose scheme fsspec knows (`s3:` and `s3a:` alike)."""
-    scheme = urlsplit(location).scheme if "://" in location or location.startswith("file:") else ""
-    if scheme in ("", "file"):
-        path = unquote(urlsplit(location).path) if scheme else location
-        return LocalStorage(path)
-    return ObjectStorage(location)
+    if location.startswith("file:"):
+        # Taken literally, as Hadoop's Path does: to it `%`, `#` and `?` are characters of a file name like any other.
+        rest = location.removeprefix("file:")
+        return LocalStorage("/" + rest[2:].partition("/")[2] if rest.startswith("//") else rest)
+    return ObjectStorage(location) if "://" in location else LocalStorage(location)
+
+
+def check_below(root: object, name: str) -> None:
+    """Refuse a name that would leave the root."""
+    if name.startswith("/") or ".." in name.split("/"):
+        raise ConfigError(f"{name!r} is not a name below {root}")
 
 
 def fsync_folder(folder: str | Path) -> None:
@@ -101,9 +107,11 @@ def write_durably(path: Path, data: bytes, *, exclusive: bool) -> bool:
             try:
                 os.link(temporary, path)
             except FileExistsError:
+                # Whoever is told False acts on what is there: its name must be durable too, and its writer may be dead.
+                fsync_folder(path.parent)
                 return False
             except OSError as error:
-                if error.errno in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+                if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
                     raise UnsafeStorageError(
                         f"{path.parent} is on a file system without hard links, which exclusive creation needs here; "
                         "put the checkpoint location on a local disk or an object store"
@@ -136,8 +144,7 @@ class LocalStorage:
         self.url = str(self.root)
 
     def _path(self, name: str) -> Path:
-        if name.startswith("/") or ".." in name.split("/"):
-            raise ConfigError(f"{name!r} is not a name below {self.root}")
+        check_below(self.root, name)
         return self.root / name
 
     def create(self, name: str, data: bytes) -> bool:
@@ -203,16 +210,30 @@ class LocalStorage:
         return self._path(name).open("rb")
 
 
+@lru_cache(maxsize=8)
+def _file_system(scheme: str, *_key: object) -> Any:
+    import fsspec
+
+    return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+
+
+def _open_file_system(scheme: str) -> Any:
+    """One client a process: making one costs hundreds of milliseconds, and every task opens the store several times.
+
+    Never shared with a forked child, and made anew when the environment points elsewhere.
+    """
+    environment = sorted((k, v) for k, v in os.environ.items() if k.startswith("AWS_"))
+    return _file_system(scheme, os.getpid(), *environment)
+
+
 class ObjectStorage:
     """A bucket, through fsspec, with the exclusive creation the store itself offers (S3: `If-None-Match: *`)."""
 
     def __init__(self, location: str) -> None:
-        import fsspec
-
         scheme, _, rest = location.partition("://")
         scheme = {"s3a": "s3", "s3n": "s3"}.get(scheme, scheme)
         try:
-            self._fs = fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+            self._fs = _open_file_system(scheme)
         except ImportError as error:
             extra = _EXTRAS.get(scheme)
             remedy = f"pip install 'holdfast[{extra}]'" if extra else str(error)
@@ -223,6 +244,7 @@ class ObjectStorage:
         self.url = f"{scheme}://{self._root}"
 
     def _path(self, name: str) -> str:
+        check_below(self.url, name)
         return f"{self._root}/{name}"
 
     def create(self, name: str, data: bytes) -> bool:
@@ -263,12 +285,14 @@ class ObjectStorage:
             entries: list[dict[str, Any]] = self._fs.ls(self._path(folder), detail=True)
         except FileNotFoundError:
             return []
-        return sorted(e["name"].rsplit("/", 1)[1] for e in entries if e["type"] == "file")
+        found = (e["name"].rsplit("/", 1)[1] for e in entries if e["type"] == "file")
+        return sorted(filter(None, found))  # Hadoop marks a folder by an empty object whose name ends in /
 
     def walk(self, folder: str) -> list[str]:
         """See Storage."""
         prefix = self._fs._strip_protocol(self._root).rstrip("/") + "/"
-        return sorted(path.removeprefix(prefix) for path in self._fs.find(self._path(folder)))
+        found = (path.removeprefix(prefix) for path in self._fs.find(self._path(folder)))
+        return sorted(path for path in found if not path.endswith("/"))  # see `names`
 
     @contextmanager
     def writer(self, name: str) -> Iterator[BinaryIO]:
@@ -278,6 +302,7 @@ class ObjectStorage:
             yield file
         except BaseException:
             file.discard()
+            file.closed = True  # else its finalizer would close it, and that uploads
             raise
         file.close()
 

@@ -1,0 +1,248 @@
+"""Object stores, against a real S3 server."""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import importlib
+import multiprocessing
+import os
+import sqlite3
+import sys
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.checkpoint.log import CheckpointLog
+from holdfast.checkpoint.storage import ObjectStorage, open_storage
+from holdfast.committers.sql import SqlCheckpointCommitter
+from holdfast.connectors.sqlite import SqliteSink
+from holdfast.errors import ConfigError, FencedError, MissingExtraError, RecordError, UnsafeStorageError
+from holdfast.testing.audit import audit
+from tests.unit.inprocess import Endpoint, Engine, SendingSink
+
+
+def test_of_sixteen_racing_threads_one_creates_the_name(bucket: str) -> None:
+    stores = [open_storage(f"s3://{bucket}/ck") for _ in range(16)]
+    for name in ("decisions/0.0.json", "decisions/0.1.json", "decisions/0.2.json"):
+        with ThreadPoolExecutor(16) as pool:
+            won = [pool.submit(stores[i].create, name, b"%d" % i) for i in range(16)]
+        told = [answer.result() for answer in won]
+        assert told.count(True) == 1
+        assert stores[0].read(name) == b"%d" % told.index(True)
+
+
+def _create(arguments: tuple[str, int]) -> bool:
+    location, number = arguments
+    return open_storage(location).create("generations/0", b"%d" % number)
+
+
+def test_of_racing_processes_one_creates_the_name(bucket: str) -> None:
+    # spawn, as Spark's workers are: a fork would share the parent's sockets
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        won = pool.map(_create, [(f"s3://{bucket}/ck", i) for i in range(16)], chunksize=1)
+    assert won.count(True) == 1
+    assert open_storage(f"s3://{bucket}/ck").read("generations/0") == b"%d" % won.index(True)
+
+
+@pytest.mark.parametrize("scheme", ["s3a", "s3n"])
+def test_hadoops_schemes_are_the_same_place_as_s3(bucket: str, scheme: str) -> None:
+    hadoop, plain = open_storage(f"{scheme}://{bucket}/ck/"), open_storage(f"s3://{bucket}/ck")
+    assert hadoop.create("lineage.json", b"one")
+    assert not plain.create("lineage.json", b"two")
+    assert plain.read("lineage.json") == b"one"
+    assert hadoop.url == plain.url == f"s3://{bucket}/ck"
+
+
+def test_a_stream_is_there_when_its_writer_ends_and_not_before(bucket: str) -> None:
+    store = open_storage(f"s3://{bucket}/ck")
+    with store.writer("wal/s/0/x.arrow") as file:
+        file.write(b"a" * 1000)
+        assert store.walk("wal") == []
+    with store.reader("wal/s/0/x.arrow") as file:
+        assert file.read() == b"a" * 1000
+
+
+@pytest.mark.parametrize("size", [10, 6 * 1024 * 1024], ids=["small", "multipart"])
+def test_a_writer_that_raises_leaves_nothing(bucket: str, size: int) -> None:
+    """Neither when it raises nor when its file object is collected later, which closes an open file."""
+    store = open_storage(f"s3://{bucket}/ck")
+    with pytest.raises(RuntimeError, match="stop"), store.writer("wal/s/0/x.arrow") as file:
+        file.write(b"a" * size)
+        raise RuntimeError("stop")
+    del file
+    gc.collect()
+    assert store.walk("wal") == []
+    with urllib.request.urlopen(f"{_endpoint()}/{bucket}?uploads", timeout=10) as answer:
+        assert b"<Upload>" not in answer.read()
+
+
+def _endpoint() -> str:
+    return os.environ["AWS_ENDPOINT_URL"]
+
+
+def test_names_lists_one_folder_and_walk_all_below(bucket: str) -> None:
+    store = open_storage(f"s3://{bucket}/ck")
+    for name in ("commits/2", "commits/10", "commits/deep/3", "commitsx/4"):
+        store.replace(name, b".")
+    assert store.names("commits") == ["10", "2"]
+    assert store.walk("commits") == ["commits/10", "commits/2", "commits/deep/3"]
+    assert store.names("none") == store.walk("none") == []
+
+
+def test_the_folder_markers_hadoop_leaves_are_not_files(bucket: str) -> None:
+    store = open_storage(f"s3://{bucket}/ck")
+    store.replace("offsets/0", b"v1")
+    for marker in ("ck/offsets/", "ck/wal/", "ck/wal/s/"):
+        request = urllib.request.Request(f"{_endpoint()}/{bucket}/{marker}", data=b"", method="PUT")
+        with urllib.request.urlopen(request, timeout=10):
+            pass
+    assert store.names("offsets") == ["0"]
+    assert store.walk("wal") == store.names("wal") == []
+
+
+def test_what_one_process_writes_another_lists_at_once(bucket: str) -> None:
+    """No listing may come from a cache: a generation that is not seen is a driver that is not fenced."""
+    first, second = (open_storage(f"s3://{bucket}/ck") for _ in range(2))
+    assert first.names("generations") == []
+    second.create("generations/0", b"x")
+    assert first.names("generations") == ["0"]
+    second.delete("generations/0")
+    assert first.names("generations") == []
+
+
+def test_deleting_is_final_and_may_be_repeated(bucket: str) -> None:
+    store = open_storage(f"s3://{bucket}/ck")
+    store.replace("a", b"1")
+    store.replace("a", b"2")
+    assert store.read("a") == b"2"
+    store.delete("a")
+    store.delete("a")
+    store.remove_folder("nothing")
+    with pytest.raises(FileNotFoundError):
+        store.read("a")
+    with pytest.raises(FileNotFoundError):
+        store.reader("a")
+
+
+@pytest.mark.parametrize("name", ["../other", "/etc/passwd", "wal/../../other"])
+def test_names_that_leave_the_root_are_refused(bucket: str, name: str) -> None:
+    with pytest.raises(ConfigError, match="is not a name below"):
+        open_storage(f"s3://{bucket}/ck").delete(name)
+
+
+def test_the_whole_cycle_runs_on_s3(bucket: str, tmp_path: Path, endpoint: Endpoint) -> None:
+    """Two sinks, an outage of one, a restart, a replay, and a second driver that fences the first."""
+    committer = SqlCheckpointCommitter(f"sqlite:///{tmp_path}/marks.db")
+
+    def sinks() -> tuple[SendingSink, SqliteSink]:
+        return SendingSink(endpoint, committer), SqliteSink(str(tmp_path / "out.db"), "orders")
+
+    engine = Engine(f"s3a://{bucket}/ck/holdfast", *sinks())
+    engine.run(0, [1, 2], [3])
+    endpoint.fail("send", False, False, False, False)
+    engine.run(1, [4], [], [5, 6])
+    assert engine.pending == [1]
+    assert len(engine.files("wal/sending")) == 2
+    first = engine.coordinator
+    engine.restart(*sinks())
+    assert engine.pending == [1]
+    replay = engine.run(1, [4], [], [5, 6])
+    assert (replay.writes, replay.drained) == (0, 1)
+    engine.run(2, [7])
+    with pytest.raises(FencedError):
+        first.run(3, replay)
+    sent = range(1, 8)
+    with sqlite3.connect(tmp_path / "out.db") as connection:
+        stored = [row[0] for row in connection.execute("SELECT id FROM orders")]
+    connection.close()
+    assert audit(sent, stored).ok
+    assert audit(sent, endpoint.rows).ok
+    assert engine.pending == []
+    assert engine.files("wal") == []
+
+
+def test_a_damaged_record_on_s3_is_named_by_its_url(bucket: str, tmp_path: Path) -> None:
+    engine = Engine(f"s3://{bucket}/ck/holdfast", SqliteSink(str(tmp_path / "out.db"), "orders"))
+    engine.run(0, [1])
+    engine.storage.replace("decisions/0.0.json", b"{}")
+    with pytest.raises(RecordError, match=f"s3://{bucket}/ck/holdfast/decisions/0.0.json is damaged"):
+        engine.restart()
+
+
+class _Overwrites:
+    """An S3 without conditional writes: the mode is taken and ignored."""
+
+    def __init__(self, fs: Any) -> None:
+        self._fs = fs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fs, name)
+
+    def pipe_file(self, path: str, data: bytes, mode: str = "overwrite") -> Any:
+        return self._fs.pipe_file(path, data)
+
+
+def test_a_store_that_overwrites_is_refused(bucket: str) -> None:
+    store = ObjectStorage(f"s3://{bucket}/ck")
+    store._fs = _Overwrites(store._fs)
+    with pytest.raises(UnsafeStorageError, match=r"does not honour 'create only if absent'.*Use local disk, S3"):
+        CheckpointLog(store, "orders").start()
+    assert store.names("generations") == []
+
+
+def test_a_store_that_begins_to_overwrite_does_not_lose_its_lineage(bucket: str) -> None:
+    """The lineage is read before it is created: the check for a safe store comes after it."""
+    log = CheckpointLog(open_storage(f"s3://{bucket}/ck"), "orders")
+    log.start()
+    store = ObjectStorage(f"s3://{bucket}/ck")
+    store._fs = _Overwrites(store._fs)
+    with pytest.raises(UnsafeStorageError):
+        CheckpointLog(store, "orders").start()
+    again = CheckpointLog(open_storage(f"s3://{bucket}/ck"), "orders")
+    again.start()
+    assert again.lineage == log.lineage
+
+
+class _AnswersInvalid(_Overwrites):
+    """A store that answers a failed precondition with EINVAL, as some do."""
+
+    def pipe_file(self, path: str, data: bytes, mode: str = "overwrite") -> Any:
+        try:
+            return self._fs.pipe_file(path, data, mode=mode)
+        except FileExistsError:
+            raise OSError(22, "Invalid argument") from None
+
+
+def test_a_store_that_answers_invalid_for_exists_is_understood(bucket: str) -> None:
+    store = ObjectStorage(f"s3://{bucket}/ck")
+    store._fs = _AnswersInvalid(store._fs)
+    assert store.create("a", b"1")
+    assert not store.create("a", b"2")
+    assert store.read("a") == b"1"
+
+
+def test_a_missing_s3fs_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without_s3fs(name: str, *arguments: Any, **options: Any) -> Any:
+        if name.partition(".")[0] == "s3fs":
+            raise ImportError("No module named 's3fs'")
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without_s3fs)
+    # where fsspec remembers what it has imported; as an attribute of fsspec the name means something else
+    monkeypatch.delitem(importlib.import_module("fsspec.registry")._registry, "s3", raising=False)
+    monkeypatch.setenv("AWS_REGION", "another client, so that none is left from another test")
+    for module in [name for name in sys.modules if name.partition(".")[0] == "s3fs"]:
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(MissingExtraError, match=r"s3://b/ck.*pip install 'holdfast\[s3\]'"):
+        open_storage("s3://b/ck")
+
+
+def test_an_unknown_scheme_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match="nosuch://b/ck"):
+        open_storage("nosuch://b/ck")
