@@ -63,9 +63,9 @@ class Work:
         finally:
             end(process)
 
-    def run_clean(self, **spec: Any) -> None:
+    def run_clean(self, fault: str = "", **spec: Any) -> None:
         """A run that must succeed."""
-        code = self.run(**spec)
+        code = self.run(fault, **spec)
         assert code == 0, f"exit code {code}\n{self.log()}"
 
     def log(self, run: int | None = None) -> str:

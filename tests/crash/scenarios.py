@@ -181,16 +181,22 @@ def _cases() -> list[Case]:
     cases: list[Case] = []
     for sink in SINKS:
         second = "commit.sink" if sink == "sqlite" else "commit.subtask"
-        lost_5 = "commit.sink" if sink == "sqlite" else "commit.mark"
-        plain = [
-            (1, "in the middle of a task", {"error": "task.write=error@2", "kill": "task.write=kill@2", "lost": "task.write=lost@2"}),
-            (2, "all tasks prepared, no decision", {"error": "decision=error@2", "kill": "decision=kill@2", "lost": "task.prepared=lost@2"}),
-            (3, "decision durable, nothing committed", {"error": "commit.sink=error@2", "kill": "decision=kill-after@2", "lost": "decision=lost@2"}),
-            (4, "k of n committed", {"error": f"{second}=error@2", "kill": f"{second}=kill@2", "lost": f"{second}=lost@1"}),
-            (5, "committed, answer lost", {"error": "commit.record=error@2", "kill": f"{lost_5}=kill-after@2", "lost": f"{lost_5}=lost@2"}),
-            (6, "sinks committed, Spark's commit missing", {"error": "batch.return=error@2", "kill": "batch.return=kill@2", "lost": "batch.return=lost@2"}),
-        ]  # fmt: skip
-        for point, title, ways in plain:
+        last = "commit.sink" if sink == "sqlite" else "commit.mark"
+        for point, title, error, kill, lost in (
+            (1, "in the middle of a task", "task.write=error@2", "task.write=kill@2", "task.write=lost@2"),
+            (2, "all tasks prepared, no decision", "decision=error@2", "decision=kill@2", "task.prepared=lost@2"),
+            (
+                3,
+                "decision durable, nothing committed",
+                "commit.sink=error@2",
+                "decision=kill-after@2",
+                "decision=lost@2",
+            ),
+            (4, "k of n committed", f"{second}=error@2", f"{second}=kill@2", f"{second}=lost@1"),
+            (5, "committed, answer lost", "commit.record=error@2", f"{last}=kill-after@2", f"{last}=lost@2"),
+            (6, "sinks committed, not Spark", "batch.return=error@2", "batch.return=kill@2", "batch.return=lost@2"),
+        ):
+            ways = {"error": error, "kill": kill, "lost": lost}
             cases += [Case(point, title, sink, way, crash_then_restart(fault)) for way, fault in ways.items()]
         title = "crash inside recovery, twice"
         cases += [Case(8, title, sink, way, crash_in_recovery_twice(way)) for way in ("error", "kill", "lost")]

@@ -255,6 +255,8 @@ class TestRefusals:
             lambda: writer.option("checkpointLocation", "elsewhere"),
             lambda: writer.options(checkpointLocation="elsewhere"),
             lambda: writer.toTable("t"),
+            lambda: writer.foreach(print),
+            lambda: writer.foreachBatch(print),
             lambda: writer.start("path"),
             lambda: writer.start(format="kafka"),
         ):
@@ -312,7 +314,7 @@ def test_a_failed_start_leaves_the_query_startable(spark, tmp_path, database, ca
     add_file(tmp_path / "in", 0, range(10))
     frame = read_files(spark, tmp_path / "in")
     counted = frame.groupBy("word").count()
-    with pytest.raises(Exception, match="(?i)append"):
+    with pytest.raises(Exception, match=r"(?i)append"):
         run(counted, hf.SqliteSink(str(database), "orders"), tmp_path, mode="append")
     run(frame, hf.SqliteSink(str(tmp_path / "second.db"), "orders"), tmp_path)
     assert ids(tmp_path / "second.db") == list(range(10))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
-from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
@@ -20,14 +16,12 @@ from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import EnginePosition
 from holdfast.checkpoint.storage import open_storage
 from holdfast.core.naming import check_name
-from holdfast.errors import CheckpointInUseError, ConfigError
+from holdfast.errors import ConfigError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
+from holdfast.spark.live import reserve
 from holdfast.spark.tasks import SparkBatch, SparkTasks
 
-logger = logging.getLogger("holdfast")
 DELIVERIES = ("exactly-once", "at-least-once")
-#: seconds between two looks at checkpoints that lag while no batch comes
-TICK = 2.0
 _CHECKPOINT = "checkpointlocation"
 
 
@@ -82,29 +76,19 @@ class HoldfastWriter(DataStreamWriter):
         if args or set(kwargs) - {"outputMode", "queryName"}:
             raise ConfigError("start() takes outputMode and queryName only: where rows go is the sinks' business")
         _refuse_speculation(self._df)
-        with _starting:
-            return self._start(kwargs)
-
-    def _start(self, kwargs: dict[str, Any]) -> StreamingQuery:
-        _refuse_live(self._location, self._sinks)
-        log = CheckpointLog(open_storage(log_location(self._location)), self._name)
-        tasks = SparkTasks(self._df.sparkSession.sparkContext)
-        coordinator = Coordinator(log, self._sinks, tasks, delivery=self._delivery, take_over=self._take_over)
-        coordinator.start(EnginePosition(*engine_position(self._location)), _arrow_schema(self._df))
-
-        def run(frame: DataFrame, batch_id: int) -> None:
-            coordinator.run(batch_id, SparkBatch(frame))
-
-        try:
-            self.foreachBatch(run)
-            query = super().start(**kwargs)
-        except BaseException:
-            coordinator.close()
-            raise
-        timer = _Timer(query, coordinator, self._location, self._sinks)
-        _live[self._location] = timer
-        timer.start()
-        return query
+        with reserve(self._location, self._sinks) as live:
+            log = CheckpointLog(open_storage(log_location(self._location)), self._name)
+            tasks = SparkTasks(self._df.sparkSession.sparkContext)
+            coordinator = Coordinator(log, self._sinks, tasks, delivery=self._delivery, take_over=self._take_over)
+            coordinator.start(EnginePosition(*engine_position(self._location)), _arrow_schema(self._df))
+            try:
+                super().foreachBatch(lambda frame, batch_id: coordinator.run(batch_id, SparkBatch(frame)))
+                query = super().start(**kwargs)
+            except BaseException:
+                coordinator.close()
+                raise
+            live.follow(query, coordinator)
+            return query
 
     def option(self, key: str, value: Any) -> DataStreamWriter:
         """See DataStreamWriter; the checkpoint location is fixed by `write_stream`."""
@@ -118,64 +102,17 @@ class HoldfastWriter(DataStreamWriter):
             self.option(key, value)
         return self
 
+    def foreachBatch(self, func: Any) -> DataStreamWriter:
+        """Not available: write_stream is itself built on it."""
+        raise ConfigError("foreachBatch() does not go with write_stream: rows go to its sinks; call start()")
+
+    def foreach(self, f: Any) -> DataStreamWriter:
+        """Not available: rows go to the sinks."""
+        raise ConfigError("foreach() does not go with write_stream: rows go to its sinks; call start()")
+
     def toTable(self, *args: Any, **kwargs: Any) -> StreamingQuery:
         """Not available: rows go to the sinks."""
         raise ConfigError("toTable() does not go with write_stream: rows go to its sinks; call start()")
-
-
-class _Timer(threading.Thread):
-    """Delivers what lags while the source is quiet, and closes the sinks when the query ends (rule 7)."""
-
-    def __init__(
-        self, query: StreamingQuery, coordinator: Coordinator, location: str, sinks: list[TwoPhaseCommitSink]
-    ) -> None:
-        super().__init__(name=f"holdfast-{query.name}", daemon=True)
-        self.location, self.sinks = location, sinks
-        self._query, self._coordinator = query, coordinator
-
-    @property
-    def live(self) -> bool:
-        """Whether the query still runs; a JVM that is gone runs nothing."""
-        try:
-            return bool(self._query.isActive)
-        except (Py4JError, OSError):
-            return False
-
-    def run(self) -> None:
-        """Tick until the query ends."""
-        while self.live:
-            self._coordinator.tick()
-            time.sleep(TICK)
-        self._coordinator.close()
-        left = {action.checkpoint_id for action in self._coordinator.pending}
-        if left:
-            logger.warning(
-                "query %s ended with %d checkpoints not yet delivered; the next start delivers them",
-                self.name.removeprefix("holdfast-"),
-                len(left),
-            )
-
-
-_starting = threading.Lock()
-_live: dict[str, _Timer] = {}
-
-
-def _refuse_live(location: str, sinks: Sequence[TwoPhaseCommitSink]) -> None:
-    """Refuse a second live query of this process on the same location or sink object; other processes are fenced."""
-    for key, other in list(_live.items()):
-        if not other.live:
-            del _live[key]
-        elif key == location:
-            raise CheckpointInUseError(
-                f"checkpoint location {location} is used by a query that is running in this process: stop it first, "
-                "or give this pipeline a checkpoint location of its own"
-            )
-        else:
-            shared = [sink.name for sink in sinks if any(sink is used for used in other.sinks)]
-            if shared:
-                raise CheckpointInUseError(
-                    f"sink object {shared[0]!r} belongs to the running query at {key}: make a new sink for this one"
-                )
 
 
 def _check_sinks(sinks: TwoPhaseCommitSink | Sequence[TwoPhaseCommitSink]) -> list[TwoPhaseCommitSink]:

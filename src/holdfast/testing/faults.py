@@ -2,8 +2,9 @@
 
 Off unless armed by environment: `HOLDFAST_FAULT=point=mode[@n][,point=mode[@n]...]`. Modes: `error` raises before the
 effect, `kill` ends the process with SIGKILL before it, `lost` lets the effect happen and then raises, `kill-after` lets
-it happen and then kills, `stop` and `stop-after` pause the process with SIGSTOP until somebody continues it. `@n` means the n-th time this process gets there (default 1). With `HOLDFAST_FAULT_ONCE` set
-to a folder, a fault fires once over all processes that share it, so that a retry can succeed.
+it happen and then kills, `stop` and `stop-after` pause the process with SIGSTOP until somebody continues it. `@n` means
+the n-th time this process gets there (default 1). With `HOLDFAST_FAULT_ONCE` set to a folder, a fault fires once over
+all processes that share it, so that a retry can succeed.
 """
 
 from __future__ import annotations

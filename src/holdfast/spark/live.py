@@ -1,0 +1,102 @@
+"""The queries of this process that are alive: one for each checkpoint location, each with its timer (rule 7)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError
+from pyspark.sql.streaming.query import StreamingQuery
+
+from holdfast.checkpoint.coordinator import Coordinator
+from holdfast.errors import CheckpointInUseError
+from holdfast.sinks.two_phase import TwoPhaseCommitSink
+
+logger = logging.getLogger("holdfast")
+#: seconds between two looks at checkpoints that lag while no batch comes
+TICK = 2.0
+
+
+class Live:
+    """One query, from before its recovery until after its end."""
+
+    def __init__(self, location: str, sinks: Sequence[TwoPhaseCommitSink]) -> None:
+        self.location, self.sinks = location, list(sinks)
+        self._query: StreamingQuery | None = None
+        self._coordinator: Coordinator | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether it is starting or runs; a JVM that is gone runs nothing."""
+        if self._query is None:
+            return True
+        try:
+            return bool(self._query.isActive)
+        except (Py4JError, OSError):
+            return False
+
+    def follow(self, query: StreamingQuery, coordinator: Coordinator) -> None:
+        """Deliver what lags while the source is quiet, and close the sinks when the query ends."""
+        self._query, self._coordinator = query, coordinator
+        threading.Thread(target=self._tick, name=f"holdfast-{query.name}", daemon=True).start()
+
+    def _tick(self) -> None:
+        assert self._coordinator is not None
+        while self.active:
+            self._coordinator.tick()
+            time.sleep(TICK)
+        self.finish()
+
+    def finish(self) -> None:
+        """Close the sinks; may be called more than once."""
+        if self._coordinator is None:
+            return
+        coordinator, self._coordinator = self._coordinator, None
+        coordinator.close()
+        left = {action.checkpoint_id for action in coordinator.pending}
+        if left:
+            logger.warning(
+                "the query at %s ended with %d checkpoints not yet delivered; the next start delivers them",
+                self.location,
+                len(left),
+            )
+
+
+_lock = threading.Lock()
+_live: dict[str, Live] = {}
+
+
+@contextmanager
+def reserve(location: str, sinks: Sequence[TwoPhaseCommitSink]) -> Iterator[Live]:
+    """Refuse a second live query of this process on the same location or sink object; other processes are fenced."""
+    with _lock:
+        for other in list(_live.values()):
+            if not other.active:
+                other.finish()
+                del _live[other.location]
+            elif other.location == location:
+                raise CheckpointInUseError(
+                    f"checkpoint location {location} is used by a query that is running in this process: stop it "
+                    "first, or give this pipeline a checkpoint location of its own"
+                )
+            else:
+                _refuse_shared(sinks, other)
+        mine = _live[location] = Live(location, sinks)
+    try:
+        yield mine
+    except BaseException:
+        with _lock:
+            del _live[location]
+        raise
+
+
+def _refuse_shared(sinks: Sequence[TwoPhaseCommitSink], other: Live) -> None:
+    for sink in sinks:
+        if any(sink is used for used in other.sinks):
+            raise CheckpointInUseError(
+                f"sink object {sink.name!r} belongs to the running query at {other.location}: make a new sink for "
+                "this one"
+            )
