@@ -24,10 +24,9 @@ lint: setup  ## ruff, mypy and the layers of the architecture
 	$(BIN)/lint-imports
 
 test: lint  ## lint, and every test but the whole fault matrix
-	$(RUN)/pytest -m "not matrix" --durations=15
+	$(RUN)/pytest --durations=15
 
 matrix: setup  ## the whole fault matrix, and its table
-	$(RUN)/pytest -m matrix tests/crash
 	@$(RUN)/python -m tests.crash.matrix
 
 mutants: setup  ## break the protocol on purpose; every break must be found by a test

@@ -1,7 +1,7 @@
 """`make mutants`: a suite that cannot fail is worth nothing.
 
-Switches off, one at a time, what the guarantee rests on (the fence, the ledger, the fsync, the decision, ...) in a copy of
-the source, and requires the tests to go red. The same tests must be green on an unchanged copy first.
+Switches off, one at a time, what the guarantee rests on (the fence, the ledger, the fsync, the decision, ...) in a copy
+of the source, and requires the tests to go red. The same tests must be green on an unchanged copy first.
 """
 
 from __future__ import annotations
