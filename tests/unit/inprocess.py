@@ -1,4 +1,4 @@
-"""An engine without Spark: a batch is a list of partitions, tasks run in a loop, and endpoints keep what they were told."""
+"""An engine without Spark: batches are lists of partitions, tasks run in a loop, endpoints keep what they were told."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.delivery import Retries
 from holdfast.checkpoint.log import RETAIN, CheckpointLog
 from holdfast.checkpoint.ports import EnginePosition, LoopTasks, Run, SubtaskReport
-from holdfast.checkpoint.storage import Storage, open_storage
+from holdfast.checkpoint.storage import LocalStorage, Storage, open_storage
 from holdfast.committers.base import CheckpointCommitter
-from holdfast.core.model import Outcome
+from holdfast.core.model import Committable, Outcome
 from holdfast.core.naming import Task
 from holdfast.sinks.subtask import make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
@@ -234,3 +234,25 @@ def damage(path: Path, how: str) -> bytes:
 
 
 DAMAGES = ("truncated", "empty", "bit flipped")
+
+
+def started(location: str, pipeline: str = "orders", **options: Any) -> CheckpointLog:
+    log = CheckpointLog(LocalStorage(location), pipeline, **options)
+    log.start()
+    return log
+
+
+def decide(log: CheckpointLog, checkpoint_id: int, *, sinks: tuple[str, ...] = ("a", "b")) -> None:
+    committables = [Committable(sink, 0, {"v": checkpoint_id}, rows=3) for sink in sinks]
+    log.decide(checkpoint_id, sinks, committables, timestamp=checkpoint_id, state={"a": {"n": checkpoint_id}})
+
+
+def complete(log: CheckpointLog, checkpoint_id: int) -> None:
+    decide(log, checkpoint_id)
+    for sink in ("a", "b"):
+        log.record_commit(checkpoint_id, sink, {"rows": 3})
+
+
+def snapshot(location: str) -> dict[str, bytes]:
+    storage = LocalStorage(location)
+    return {name: storage.read(name) for name in storage.walk("")}

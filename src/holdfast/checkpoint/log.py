@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from holdfast.checkpoint import records
@@ -26,6 +27,10 @@ from holdfast.errors import ConfigError, FencedError, RecordError, UnsafeStorage
 _SLOT = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.json")
 _GENERATION = re.compile(r"0|[1-9]\d*")
 RETAIN = 100
+
+
+class _VanishedError(RecordError):
+    """Pruned by another driver between the listing and the reading."""
 
 
 class CheckpointLog:
@@ -50,6 +55,9 @@ class CheckpointLog:
     def start(self) -> None:
         """Claim a generation, fence all older ones, and only then read what is decided (rule 1)."""
         self.lineage = self._open_lineage()
+        # Damage is found before anything is written, and before a driver that is at work is fenced for nothing.
+        with suppress(_VanishedError):
+            self.load()
         self.generation = self._claim()
         self._next = Slot(self.generation, 0)
         self._fence()
@@ -227,7 +235,7 @@ class CheckpointLog:
         try:
             return self.storage.read(name)
         except FileNotFoundError:
-            raise RecordError(
+            raise _VanishedError(
                 f"{self._where(name)} vanished while it was read: another driver is using this checkpoint location. "
                 "Stop one of the two and start again"
             ) from None
