@@ -43,7 +43,9 @@ class Coordinator:
         self._mode = delivery
         # At-least-once may double rows but never refuses to go on: a foreign or newer ledger is simply set aside.
         self._take_over = take_over or delivery == "at-least-once"
-        self._delivery = Delivery(log, {s.name: s for s in sinks}, tasks, retries=retries or Retries(), sleep=sleep)
+        self._delivery = Delivery(
+            log, {s.name: s for s in sinks}, tasks, retries=retries or Retries(), sleep=sleep, clock=clock
+        )
         self._clock = clock
         # One at a time: batches, the timer and the start all sweep and deliver.
         self._lock = threading.RLock()
@@ -57,8 +59,7 @@ class Coordinator:
     def start(self, engine: EnginePosition, schema: Any = None) -> Run:
         """Claim, fence, read; open the sinks; undo what is undecided and commit what is decided (rules 1, 7; T4)."""
         with self._lock:
-            assert STEPS[Moment.START][0] is Step.FENCE
-            self._log.start()
+            self._log.start()  # Step.FENCE
             self._check_engine(engine)
             self._delivery.check_sinks()
             self._history = History(self._log.storage, self._log.generation)

@@ -16,6 +16,8 @@ from holdfast.errors import PERMANENT, CommitError, ConfigError, LostError
 from holdfast.testing import faults
 
 logger = logging.getLogger("holdfast")
+#: A failed attempt of a sink that may lag that took this many seconds is followed by a rest of REST times as long.
+SLOW, REST, LONGEST_REST = 0.5, 5.0, 30.0
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,15 @@ class Delivery:
         *,
         retries: Retries,
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._log = log
         self._sinks = sinks
         self._tasks = tasks
         self._retries = retries
         self._sleep = sleep
+        self._clock = clock
+        self._not_before: dict[str, float] = {}
         #: what the last pass could not deliver, by sink; shown in errors and statistics
         self.blocked: dict[str, str] = {}
 
@@ -64,7 +69,8 @@ class Delivery:
     def deliver(self) -> dict[Commit, Outcome]:
         """Commit everything owed, in order. A sink that may lag stops at its first failure; any other raises."""
         done: dict[Commit, Outcome] = {}
-        self.blocked = {}
+        now = self._clock()
+        self.blocked = {name: why for name, why in self.blocked.items() if self._not_before.get(name, 0.0) > now}
         for action in plan_recovery(self._log.facts):
             if action.sink in self.blocked:
                 continue
@@ -88,6 +94,7 @@ class Delivery:
     ) -> Outcome | None:
         """A done outcome; None when the sink may lag and did not commit; CommitError when it may not."""
         attempts = 1 if sink.may_lag else self._retries.attempts
+        began = self._clock()
         failure: Exception | None = None
         for attempt in range(1, attempts + 1):
             try:
@@ -109,12 +116,19 @@ class Delivery:
                 self._sleep(self._retries.wait(attempt))
         if sink.may_lag:
             self.blocked[sink.name] = why
+            self._rest(sink, began)
             logger.warning("checkpoint %d stays pending for sink %s: %s", checkpoint_id, sink.name, why)
             return None
         raise CommitError(
             f"checkpoint {checkpoint_id} is decided but sink {sink.name!r} did not commit it in {attempts} attempts "
             f"({why}). Nothing is lost: once the endpoint works again, start the query and it will be committed first"
         ) from failure
+
+    def _rest(self, sink: Sink, began: float) -> None:
+        """An endpoint that fails slowly (a connection that times out) may not slow every batch down."""
+        took = self._clock() - began
+        if took >= SLOW:
+            self._not_before[sink.name] = self._clock() + min(LONGEST_REST, REST * took)
 
     def _lost(self, sink: Sink, checkpoint_id: CheckpointId, committables: tuple[Committable, ...]) -> LostError:
         rows = sum(c.rows for c in committables)

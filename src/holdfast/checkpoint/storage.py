@@ -214,7 +214,7 @@ class LocalStorage:
 def _file_system(scheme: str, *_key: object) -> Any:
     import fsspec
 
-    return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+    return fsspec.filesystem(scheme, use_listings_cache=False)
 
 
 def _open_file_system(scheme: str) -> Any:
