@@ -13,6 +13,7 @@ from holdfast.checkpoint.delivery import Delivery, Retries, totals
 from holdfast.checkpoint.history import History
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import Batch, EnginePosition, Run, Sink, SubtaskReport, Tasks
+from holdfast.checkpoint.records import check_plain
 from holdfast.core.model import CheckpointId, Committable, Decided
 from holdfast.core.recovery import STEPS, Commit, Moment, Step, owed, plan_recovery
 from holdfast.core.states import Event, State, advance
@@ -69,8 +70,11 @@ class Coordinator:
                 self._restore_state()
                 with faults.point("recovery"):
                     self._perform(Moment.START)
-            except BaseException:
-                self.close()
+            except BaseException as error:
+                try:
+                    self.close()
+                except Exception as problem:  # noqa: BLE001  attached to the error that is on its way up
+                    error.add_note(f"while closing the sinks: {type(problem).__name__}: {problem}")
                 raise
             return self.run_info
 
@@ -141,6 +145,7 @@ class Coordinator:
                 operator_state = self._snapshot(checkpoint_id)
         except BaseException as error:
             self._abort(checkpoint_id, advance(state, Event.FAIL), started, error)
+            self._blame_the_fence(error)
             raise
         state = advance(state, Event.PREPARE)
         with clock.phase("decide"):
@@ -187,6 +192,16 @@ class Coordinator:
                 step()
             except Exception as problem:  # noqa: BLE001  attached to the error that is on its way up
                 error.add_note(f"while cleaning up after it: {type(problem).__name__}: {problem}")
+
+    def _blame_the_fence(self, error: BaseException) -> None:
+        """A successor undoes what a paused driver prepared, and then anything can fail: name the reason instead."""
+        try:
+            self._log.ensure_not_fenced()
+        except FencedError as reason:
+            if reason is not error and isinstance(error, Exception):
+                raise reason from error
+        except Exception as problem:  # noqa: BLE001  attached to the error that is on its way up
+            error.add_note(f"while looking for a newer driver: {type(problem).__name__}: {problem}")
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -245,7 +260,10 @@ class Coordinator:
             sink.initialize_state(saved.get(sink.name))
 
     def _snapshot(self, checkpoint_id: CheckpointId) -> dict[str, Any]:
-        states = {sink.name: sink.snapshot_state(checkpoint_id) for sink in self._sinks}
+        states = {
+            sink.name: check_plain(f"sink {sink.name!r}: snapshot_state", sink.snapshot_state(checkpoint_id))
+            for sink in self._sinks
+        }
         return {name: state for name, state in states.items() if state is not None}
 
     # -- refusals ---------------------------------------------------------------------------------------------------

@@ -105,6 +105,8 @@ class Delivery:
             except Exception as error:  # noqa: BLE001  any error of an endpoint is retried, then raised below
                 failure, why = error, f"{type(error).__name__}: {error}"
             else:
+                if outcome is not None and not isinstance(outcome, Outcome):
+                    raise ConfigError(f"sink {sink.name!r}: commit must return an Outcome or None, not {outcome!r}")
                 outcome = outcome or Outcome.COMMITTED
                 if outcome.done:
                     return outcome

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.core.model import Committable, Record, RecordKind, Slot
-from holdfast.errors import RecordError, StorageError
+from holdfast.errors import ConfigError, RecordError, StorageError
 
 VERSION = 1
 _HEAD = b'{"sha256":"'
@@ -38,6 +38,17 @@ def encode(kind: str, nonce: str, body: Mapping[str, Any]) -> bytes:
             "dict, list, str, int, float, bool and None"
         ) from error
     return _HEAD + hashlib.sha256(raw).hexdigest().encode() + _MIDDLE + raw + _TAIL
+
+
+def check_plain(what: str, data: Any) -> Any:
+    """`data`, if a record gives it back as it went in; else ConfigError, for `what` is a method of the sink's author."""
+    try:
+        unchanged = json.loads(json.dumps(data, allow_nan=False)) == data
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{what} must return plain JSON data: {error}") from error
+    if not unchanged:
+        raise ConfigError(f"{what} must return plain JSON data that comes back unchanged: string keys, no tuples")
+    return data
 
 
 def decode(data: bytes, path: str, *kinds: str) -> dict[str, Any]:
