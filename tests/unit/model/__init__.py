@@ -1,0 +1,1 @@
+"""A model checker of the protocol: the real `holdfast.core`, a simulated log, endpoint and set of drivers."""
