@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,7 +101,8 @@ class WriteAheadSink(StagedSink):
         for option, value in (("max_pending", max_pending), ("max_pending_bytes", max_pending_bytes)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ConfigError(f"{option} must be a whole number of at least 1, or None for no limit, not {value!r}")
-        self.committer = committer
+        # A copy: ids are set on it, and one committer given to two sinks would take the one's marks for the other's.
+        self.committer = copy.copy(committer)
         self.max_pending = max_pending
         self.max_pending_bytes = max_pending_bytes
 

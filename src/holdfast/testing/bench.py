@@ -6,6 +6,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,9 @@ Row = dict[str, Any]
 GUARANTEES = ("exactly-once", "effectively-once", "at-least-once")
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("amount", pa.float64())])
 _SHOWN = 5
+#: checkpoint locations are kept in memory where they can be: no check here crashes the machine, and fsync is slow
+_MEMORY = Path("/dev/shm")
+_PREFIX = "holdfast-contract-"
 
 
 def default_row(number: int) -> Row:
@@ -28,15 +32,19 @@ def default_row(number: int) -> Row:
     return {"id": number, "name": names[number % len(names)], "amount": None if number % 4 == 1 else number / 2}
 
 
+def require(condition: object, message: str) -> None:
+    """An assertion that `python -O` does not remove."""
+    if not condition:
+        raise AssertionError(message)
+
+
 class NotApplicable(Exception):
     """This check has nothing to say about this sink; the report lists it as skipped, with the reason."""
 
 
 @dataclass
 class Bench:
-    """One check's surroundings. Every check has its own pipelines, locations and rows, so that they can share an
-    endpoint.
-    """  # noqa: D205
+    """One check's surroundings; each has its own pipelines, locations and rows, so that all can share an endpoint."""
 
     make_sink: Callable[[], TwoPhaseCommitSink]
     read_rows: Callable[[], Iterable[Mapping[str, Any]]]
@@ -84,7 +92,7 @@ class Bench:
 
     def query(self, pipeline: str | None = None) -> LocalQuery:
         """A pipeline with a new checkpoint location."""
-        folder = tempfile.TemporaryDirectory(prefix="holdfast-contract-")
+        folder = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=_MEMORY if _MEMORY.is_dir() else None)
         self._folders.append(folder)
         return LocalQuery(folder.name, pipeline or f"{self.name}-{uuid.uuid4().hex[:8]}", self.schema)
 
@@ -104,18 +112,18 @@ class Bench:
         found = self.seen(rows)
         report = audit((row[self.key] for row in rows), (row[self.key] for row in found))
         fine = report.nothing_lost if self.guarantee == "at-least-once" else report.ok
-        assert fine, f"{when}: {report}{_named('lost', report.lost)}{_named('doubled', report.doubled)}"
+        require(fine, f"{when}: {report}{_named('lost', report.lost)}{_named('doubled', report.doubled)}")
         sent = {row[self.key]: row for row in rows}
         for row in found:
             for column in self.schema.names:
                 want, got = sent[row[self.key]][column], row.get(column)
                 where = f"{when}: row {row[self.key]!r}, column {column!r}"
-                assert want == got, f"{where}: {want!r} went in and {got!r} came out"
+                require(want == got, f"{where}: {want!r} went in and {got!r} came out")
 
     def expect_nothing(self, rows: Sequence[Row], when: str) -> None:
         """None of these rows is visible; asked only of sinks that promise it."""
         found = [row[self.key] for row in self.seen(rows)] if self.exactly_once else []
-        assert not found, f"{when}, a reader must see nothing of it, but sees {len(found)} rows{_named('', found)}"
+        require(not found, f"{when}, a reader must see nothing of it, but sees {len(found)} rows{_named('', found)}")
 
     def expect_undone(self, info: Run, checkpoint_id: CheckpointId, undone: Sequence[Committable], when: str) -> None:
         """Work that was undone stays undone: asked to commit it all the same, the sink answers that it is lost."""
@@ -130,23 +138,24 @@ class Bench:
         finally:
             sink.close()
         outcome = outcome or Outcome.COMMITTED
-        assert not outcome.done, (
+        require(
+            not outcome.done,
             f"{when}, its prepared work must be undone, but commit still answered {outcome.value!r} for it: either it "
-            "was not undone, or commit takes missing work for committed work (answer Outcome.LOST or raise)"
+            "was not undone, or commit takes missing work for committed work (answer Outcome.LOST or raise)",
         )
 
     def expect_clean(self, query: LocalQuery, when: str) -> None:
         """Nothing open, prepared or hidden is left."""
         log = query.storage.walk("wal")
-        assert not log, f"{when}, {len(log)} files are left in the write-ahead log{_named('', log)}"
+        require(not log, f"{when}, {len(log)} files are left in the write-ahead log{_named('', log)}")
         left = [thing for thing in (self.leftovers() if self.leftovers else ()) if thing not in self._baseline]
-        assert not left, f"{when}, {len(left)} prepared things are left at the endpoint{_named('', left)}"
+        require(not left, f"{when}, {len(left)} prepared things are left at the endpoint{_named('', left)}")
 
     def settle(self, query: LocalQuery, rows: Sequence[Row]) -> None:
         """Restart with nothing new: what was delivered stays as it is, and nothing is left over."""
         run = self.start(query)
         run.deliver()
-        assert not run.coordinator.pending, "after the last restart, checkpoints are decided and still not committed"
+        require(not run.coordinator.pending, "after the last restart, a decided checkpoint is still not committed")
         run.close()
         self.expect(rows, "after the last restart")
         self.expect_clean(query, "after the last restart")

@@ -76,9 +76,10 @@ def exercise_sink(
     lost.
 
     Rows have the columns `id` (unique, whole number), `name` (text or null) and `amount` (double or null). A sink with
-    other needs gives `schema`, `make_row(n)`, which returns the n-th row, and `key`, a column that is unique. `leftovers`
-    lists whatever is open, prepared or hidden at the endpoint now; with it, forgotten work is found too. `reset` is
-    called before each check. `only` names the checks to run. `progress` is told each check's name before it runs.
+    other needs gives `schema`, `make_row(n)`, which returns the n-th row, and `key`, a column that is unique.
+    `leftovers` lists whatever is open, prepared or hidden at the endpoint now; with it, forgotten work is found too.
+    `reset` is called before each check. `only` names the checks to run. `progress` is told the name of each check
+    before it runs.
     """
     if guarantee not in GUARANTEES:
         raise ConfigError(f"guarantee must be one of {', '.join(GUARANTEES)}, not {guarantee!r}")
@@ -91,6 +92,7 @@ def exercise_sink(
     passed: list[str] = []
     skipped: dict[str, str] = {}
     failures: dict[str, str] = {}
+    first: Exception | None = None
     for name in CHECKS if only is None else only:
         if progress is not None:
             progress(name)
@@ -104,13 +106,12 @@ def exercise_sink(
             passed.append(name)
         except NotApplicable as reason:
             skipped[name] = str(reason)
-        except AssertionError as error:
-            failures[name] = str(error)
         except Exception as error:  # noqa: BLE001  whatever a sink raises is a finding
-            failures[name] = f"{type(error).__name__}: {error}"
+            first = first or error
+            failures[name] = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
         finally:
             bench.close()
     sink = make_sink().name
     if failures:
-        raise ContractError(sink, failures, len(passed) + len(failures))
+        raise ContractError(sink, failures, len(passed) + len(failures)) from first
     return ContractReport(sink, guarantee, tuple(passed), skipped)

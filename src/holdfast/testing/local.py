@@ -13,7 +13,7 @@ import pickle
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import cloudpickle
 import pyarrow as pa
@@ -135,9 +135,7 @@ class LocalQuery:
 class LocalRun:
     """One run of a query; dropping it without `close` is a crash of the driver."""
 
-    def __init__(
-        self, query: LocalQuery, coordinator: Coordinator, sinks: list[TwoPhaseCommitSink], info: Run
-    ) -> None:
+    def __init__(self, query: LocalQuery, coordinator: Coordinator, sinks: list[TwoPhaseCommitSink], info: Run) -> None:
         self.query, self.coordinator, self.sinks, self.info = query, coordinator, sinks, info
         self._attempts = itertools.count()
 
