@@ -116,6 +116,8 @@ class Endpoint:
         self.calls: list[tuple[Any, ...]] = []
         #: what the next calls of a method do instead of working: an exception to raise or a value to return
         self.failures: dict[str, list[Any]] = {}
+        #: while it is set, nothing can be sent
+        self.down: Any = None
 
     def fail(self, method: str, *results: Any) -> None:
         self.failures.setdefault(method, []).extend(results)
@@ -123,7 +125,7 @@ class Endpoint:
     def call(self, method: str, *arguments: Any) -> Any:
         self.calls.append((method, *arguments))
         planned = self.failures.get(method)
-        result = planned.pop(0) if planned else None
+        result = planned.pop(0) if planned else self.down if method == "send" else None
         if isinstance(result, BaseException):
             raise result
         return result

@@ -41,7 +41,7 @@ def encode(kind: str, nonce: str, body: Mapping[str, Any]) -> bytes:
 
 
 def check_plain(what: str, data: Any) -> Any:
-    """`data`, if a record gives it back as it went in; else ConfigError, for `what` is a method of the sink's author."""
+    """`data`, if a record gives it back as it went in; else ConfigError: `what` is a method of the sink's author."""
     try:
         unchanged = json.loads(json.dumps(data, allow_nan=False)) == data
     except (TypeError, ValueError) as error:

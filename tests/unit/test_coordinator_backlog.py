@@ -1,0 +1,148 @@
+"""The backlog of write-ahead sinks: its limits, its timer, and damage to it (W5, W6, rule 7, fault 13)."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.committers.file import FileCheckpointCommitter
+from holdfast.errors import BacklogFullError, CommitError, ConfigError, FencedError, RecordError
+from holdfast.testing.audit import audit
+from tests.unit.inprocess import DAMAGES, Endpoint, Engine, PreparingSink, SendingSink, damage
+
+DOWN = ConnectionError("the endpoint is down")
+
+
+@pytest.fixture
+def marks(tmp_path: Path) -> FileCheckpointCommitter:
+    return FileCheckpointCommitter(str(tmp_path / "marks"))
+
+
+@pytest.mark.parametrize(
+    ("limits", "option"), [({"max_pending": 2}, "max_pending=2"), ({"max_pending_bytes": 1}, "max_pending_bytes=1")]
+)
+def test_w6_past_its_limits_the_query_fails_and_loses_nothing(
+    location: str, marks: FileCheckpointCommitter, endpoint: Endpoint, limits: dict[str, int], option: str
+) -> None:
+    engine = Engine(location, SendingSink(endpoint, marks, **limits))
+    endpoint.down = DOWN
+    sent = []
+    with pytest.raises(BacklogFullError) as caught:
+        for checkpoint_id in range(4):
+            engine.run(checkpoint_id, [checkpoint_id])
+            sent.append(checkpoint_id)
+    message = str(caught.value)
+    assert f"'sending' has {len(sent)} undelivered checkpoints" in message
+    assert f"{option}; its last failure: ConnectionError: the endpoint is down. Nothing is lost" in message
+    assert "Repair the endpoint or raise max_pending" in message
+    endpoint.down = None
+    engine.restart()
+    engine.run(len(sent), [len(sent)])
+    assert endpoint.rows == [*sent, len(sent)]
+
+
+@pytest.mark.parametrize("option", ["max_pending", "max_pending_bytes"])
+@pytest.mark.parametrize("value", [0, -1, True, 1.5, "10"])
+def test_w6_limits_are_checked_when_the_sink_is_made(
+    marks: FileCheckpointCommitter, endpoint: Endpoint, option: str, value: Any
+) -> None:
+    with pytest.raises(ConfigError, match=f"{option} must be a whole number of at least 1, or None for no limit"):
+        SendingSink(endpoint, marks, **{option: value})
+    SendingSink(endpoint, marks, **{option: None})
+
+
+def test_the_committer_is_checked_when_the_sink_is_made(endpoint: Endpoint) -> None:
+    with pytest.raises(ConfigError, match="committer must be a CheckpointCommitter, not str"):
+        SendingSink(endpoint, "marks")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("how", [*DAMAGES, "missing"])
+def test_a_damaged_log_file_stops_even_a_sink_that_may_lag(
+    location: str, marks: FileCheckpointCommitter, endpoint: Endpoint, how: str
+) -> None:
+    engine = Engine(location, SendingSink(endpoint, marks))
+    endpoint.down = DOWN
+    engine.run(0, [1, 2, 3])
+    path = Path(location, engine.files("wal")[0])
+    good = path.read_bytes()
+    damage(path, how) if how != "missing" else path.unlink()
+    with pytest.raises(RecordError, match=f"{path} is (damaged|missing).*estore it from a copy of the checkpoint"):
+        engine.restart()
+    assert endpoint.rows == []
+    path.write_bytes(good)
+    endpoint.down = None
+    engine.restart()
+    assert audit([1, 2, 3], endpoint.rows).ok
+
+
+def test_rule_7_the_timer_delivers_although_no_batch_comes(
+    location: str, marks: FileCheckpointCommitter, endpoint: Endpoint
+) -> None:
+    engine = Engine(location, SendingSink(endpoint, marks))
+    endpoint.fail("send", DOWN, DOWN)
+    engine.run(0, [1])
+    engine.coordinator.tick()
+    assert endpoint.rows == []
+    engine.coordinator.tick()
+    assert endpoint.rows == [1]
+    calls = len(endpoint.calls)
+    engine.coordinator.tick()
+    assert len(endpoint.calls) == calls, "nothing lags: nothing is asked"
+
+
+def test_an_error_in_the_timer_fails_the_next_batch(
+    location: str, marks: FileCheckpointCommitter, endpoint: Endpoint
+) -> None:
+    engine = Engine(location, SendingSink(endpoint, marks))
+    endpoint.down = DOWN
+    engine.run(0, [1])
+    Path(location, engine.files("wal")[0]).unlink()
+    engine.coordinator.tick()
+    engine.coordinator.tick()
+    with pytest.raises(RecordError, match="is missing"):
+        engine.run(1, [2])
+
+
+def test_the_timer_of_a_fenced_driver_delivers_nothing(
+    location: str, marks: FileCheckpointCommitter, endpoint: Endpoint
+) -> None:
+    zombie = Engine(location, SendingSink(endpoint, marks))
+    endpoint.fail("send", DOWN)
+    zombie.run(0, [1])
+    away = Endpoint()
+    away.fail("send", DOWN)
+    successor = copy.copy(zombie)
+    successor.start(SendingSink(away, marks))
+    zombie.coordinator.tick()
+    assert endpoint.rows == []
+    with pytest.raises(FencedError):
+        zombie.run(1, [2])
+
+
+def test_every_mix_of_outages_delivers_every_row_once_and_in_order(location: str, tmp_path: Path) -> None:
+    for number, plan in enumerate(itertools.product([None, False], repeat=4)):
+        endpoint = Endpoint()
+        sink = SendingSink(endpoint, FileCheckpointCommitter(str(tmp_path / f"m{number}")))
+        engine = Engine(f"{location}{number}", sink)
+        endpoint.fail("send", *plan)
+        for checkpoint_id in range(3):
+            engine.run(checkpoint_id, [checkpoint_id])
+        while engine.pending:
+            engine.coordinator.tick()
+        assert endpoint.rows == [0, 1, 2]
+
+
+def test_t6_a_sink_that_may_not_lag_still_fails_loudly_beside_one_that_may(
+    location: str, marks: FileCheckpointCommitter, endpoint: Endpoint
+) -> None:
+    strict = Endpoint()
+    engine = Engine(location, PreparingSink(strict), SendingSink(endpoint, marks))
+    strict.fail("commit", *[DOWN] * 3)
+    with pytest.raises(CommitError):
+        engine.run(0, [1])
+    engine.restart()
+    assert strict.rows == endpoint.rows == [1]
