@@ -272,6 +272,13 @@ class Coordinator:
         """Refuse when Spark's checkpoint and the log are not of the same moment: an old copy of one was restored."""
         last, where = self._log.last_decided, self._log.storage.url
         if last is None:
+            if engine.committed is not None and not self._take_over:
+                raise StaleCheckpointError(
+                    f"Spark's checkpoint has committed batches up to {engine.committed}, but the log in {where} is "
+                    "empty: it was deleted, and rows it still held are not delivered; or this checkpoint was made by a "
+                    "query without holdfast. Restore the whole checkpoint location, or start a new one, or pass "
+                    "take_over=True to write_stream to go on from here"
+                )
             return
         if engine.planned is None or engine.planned < last:
             found = "no batches" if engine.planned is None else f"batches up to {engine.planned}"

@@ -195,10 +195,10 @@ class SqliteSink(StagedSink):
             ) from error
 
     def _take_over(self, connection: sqlite3.Connection) -> None:
-        last = -1 if self.run.last_decided is None else self.run.last_decided
+        """Own the name from here on, with nothing marked as delivered: what this log still owes must not be skipped."""
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(_CLEAR_LEDGER, (self.run.pipeline, self.name))
-        mark = (self.run.pipeline, self.name, last, self.run.lineage, self.run.generation, 0)
+        mark = (self.run.pipeline, self.name, -1, self.run.lineage, self.run.generation, 0)
         connection.execute(_ADD_TO_LEDGER, mark)
         connection.execute("COMMIT")
 
