@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.checkpoint.storage import make_folder, write_durably
 from holdfast.committers.base import CheckpointCommitter
 from holdfast.core.model import CheckpointId
 from holdfast.core.naming import parse_job_id
-from holdfast.errors import ConfigError, RecordError
+from holdfast.errors import ConfigError, RecordError, StorageError
 
 _CONTENT = re.compile(rb"0x[0-9a-f]{16}\n?")
 _SUBTASK = re.compile(r"0|[1-9]\d*")
+#: seconds to wait for another process that is writing a mark
+LOCK_WAIT = 10.0
 
 
 class FileCheckpointCommitter(CheckpointCommitter):
@@ -41,9 +46,10 @@ class FileCheckpointCommitter(CheckpointCommitter):
     def commit_checkpoint(self, subtask: int, checkpoint_id: CheckpointId) -> None:
         """See CheckpointCommitter."""
         path = self._folder / str(subtask)
-        stored = self._read(path)
-        if stored is None or stored < checkpoint_id:
-            write_durably(path, f"0x{checkpoint_id:016x}".encode(), exclusive=False)
+        with self._locked():
+            stored = self._read(path)
+            if stored is None or stored < checkpoint_id:
+                write_durably(path, f"0x{checkpoint_id:016x}".encode(), exclusive=False)
 
     def is_checkpoint_committed(self, subtask: int, checkpoint_id: CheckpointId) -> bool:
         """See CheckpointCommitter."""
@@ -65,6 +71,24 @@ class FileCheckpointCommitter(CheckpointCommitter):
             for path in paths:
                 if path.parent != self._folder:
                     path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One look and write at a time: a driver paused between the two would set a newer mark back (rule 9)."""
+        with (self._folder / ".lock").open("ab") as file:
+            deadline = time.monotonic() + LOCK_WAIT
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise StorageError(
+                            f"the marks in {self._folder} are held by another process, for longer than {LOCK_WAIT} s: "
+                            "an older driver of this pipeline is stopped in the middle; stop it for good"
+                        ) from None
+                    time.sleep(0.01)
+            yield
 
     def _lineages(self) -> dict[str, list[Path]]:
         """{lineage: the subtasks' files} of every pipeline of this name."""

@@ -40,6 +40,8 @@ class SqlCheckpointCommitter(CheckpointCommitter):
         if parts.scheme != "sqlite":
             raise ConfigError(f"url must begin with sqlite:///, and this one begins with {parts.scheme or 'no scheme'}")
         path = unquote(parts.path.removeprefix("/"))
+        if parts.query or parts.fragment:
+            raise ConfigError("url must name a file and nothing more: write ? as %3F and # as %23")
         if not path or parts.netloc:
             raise ConfigError("url must name a file: sqlite:///relative/path.db or sqlite:////absolute/path.db")
         self._path = str(Path(path).absolute())
