@@ -1,26 +1,24 @@
 """For sink authors: the contract suite, fault points, and the audit.
 
-`holdfast.testing.faults` is imported by the library itself and stays free of everything else.
+`holdfast.testing.faults` is imported by the library itself, so this stays light: the contract suite loads when used.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from holdfast.testing.audit import AuditReport, audit
-    from holdfast.testing.contract import exercise_sink
+# At once, and before anything else imports the module of the same name: the package's `audit` is the function.
+from holdfast.testing.audit import AuditReport, audit
 
-__all__ = ["AuditReport", "audit", "exercise_sink"]
+if TYPE_CHECKING:
+    from holdfast.testing.contract import ContractError, ContractReport, exercise_sink
+
+__all__ = ["AuditReport", "ContractError", "ContractReport", "audit", "exercise_sink"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "exercise_sink":
-        from holdfast.testing.contract import exercise_sink
+    if name in ("ContractError", "ContractReport", "exercise_sink"):
+        from holdfast.testing import contract
 
-        return exercise_sink
-    if name in ("audit", "AuditReport"):
-        from holdfast.testing import audit as module
-
-        return getattr(module, name)
+        return getattr(contract, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

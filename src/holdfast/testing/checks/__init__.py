@@ -37,6 +37,7 @@ _ORDER: tuple[Check, ...] = (
     neighbours.other_sinks_are_left_alone,
     neighbours.newer_generations_are_left_alone,
     neighbours.late_task_is_swept,
+    neighbours.late_task_cannot_touch_newer_work,
     neighbours.paused_driver_changes_nothing,
 )
 #: name -> check

@@ -107,6 +107,25 @@ def late_task_is_swept(bench: Bench) -> None:
     bench.settle(query, rows + more)
 
 
+def late_task_cannot_touch_newer_work(bench: Bench) -> None:
+    """A task of a dead driver writes the checkpoint its successor has just prepared: they never meet (rule 2, P4)."""
+    query, rows, more = bench.query(), bench.rows(), bench.rows()
+    old = bench.start(query)
+    new = bench.start(query)
+
+    def meanwhile(_: list[SubtaskReport]) -> None:
+        bench.batch(rows, 3).write(old.info, old.sinks, 0, 0)
+
+    new.run(0, bench.batch(rows, 2, prepared=meanwhile))
+    new.deliver()
+    bench.expect(rows, "a late task of a dead driver wrote the same checkpoint meanwhile")
+    new.run(1, bench.batch(more))
+    new.deliver()
+    bench.expect_clean(query, "after the next batch")
+    new.close()
+    bench.settle(query, rows + more)
+
+
 def paused_driver_changes_nothing(bench: Bench) -> None:
     """A paused driver wakes after its successor delivered the checkpoint: it can neither decide nor undo (rule 1)."""
     query, rows, more = bench.query(), bench.rows(), bench.rows()
