@@ -13,8 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.unit.inprocess import Endpoint
+
+# A busy machine is not a failure.
+settings.register_profile("unit", deadline=None)
+settings.load_profile("unit")
 
 
 @pytest.fixture
