@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from holdfast.committers.base import CheckpointCommitter
     from holdfast.committers.file import FileCheckpointCommitter
     from holdfast.committers.sql import SqlCheckpointCommitter
+    from holdfast.connectors.kafka.start import StartFrom
     from holdfast.connectors.sqlite import SqliteSink
     from holdfast.connectors.stdout import StdoutSink
     from holdfast.core.model import Outcome, PendingCheckpoint
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.sinks.subtask import current_task
     from holdfast.sinks.two_phase import TwoPhaseCommitSink
     from holdfast.sinks.write_ahead import WriteAheadSink
+    from holdfast.spark.kafka import read_kafka
     from holdfast.spark.session import session
     from holdfast.spark.stream import write_stream
 
@@ -37,6 +39,7 @@ __all__ = [
     "Run",
     "SqlCheckpointCommitter",
     "SqliteSink",
+    "StartFrom",
     "StdoutSink",
     "Task",
     "Tasks",
@@ -45,6 +48,7 @@ __all__ = [
     "checkpoints",
     "current_task",
     "parse_token",
+    "read_kafka",
     "session",
     "write_stream",
 ]
@@ -60,6 +64,7 @@ _HOMES = {
     "Run": "holdfast.checkpoint.ports",
     "SqlCheckpointCommitter": "holdfast.committers.sql",
     "SqliteSink": "holdfast.connectors.sqlite",
+    "StartFrom": "holdfast.connectors.kafka.start",
     "StdoutSink": "holdfast.connectors.stdout",
     "Task": "holdfast.core.naming",
     "Tasks": "holdfast.checkpoint.ports",
@@ -68,6 +73,7 @@ _HOMES = {
     "checkpoints": "holdfast.checkpoint.history",
     "current_task": "holdfast.sinks.subtask",
     "parse_token": "holdfast.core.naming",
+    "read_kafka": "holdfast.spark.kafka",
     "session": "holdfast.spark.session",
     "write_stream": "holdfast.spark.stream",
 }

@@ -14,6 +14,7 @@ HoldfastError
 │   └── StaleCheckpointError        ... from a later state of this checkpoint location
 ├── CommitError                     a decided checkpoint could not be committed; the restart retries it
 │   └── LostError                   the endpoint dropped a decided transaction
+├── SourceError                     the source cannot start or go on where it should
 ├── BacklogFullError                a write-ahead sink has more pending than allowed
 ├── RowError                        the rows themselves cannot be delivered
 └── InjectedFault                   a fault point armed by a test fired
@@ -75,6 +76,10 @@ class CommitError(HoldfastError):
 
 class LostError(CommitError):
     """The endpoint dropped a decided transaction; committing again cannot bring its rows back."""
+
+
+class SourceError(HoldfastError):
+    """A source cannot start or go on where it should; the message says which topic or group and what to do."""
 
 
 class BacklogFullError(HoldfastError):

@@ -46,6 +46,8 @@ class Work:
     def start(self, fault: str = "", **spec: Any) -> subprocess.Popen[bytes]:
         """Start a driver in a session of its own, so that its JVM and workers can be ended with it."""
         self.runs += 1
+        for fired in (self.folder / "once").iterdir():
+            fired.unlink()
         spec = {"work": str(self.folder), "sink": self.sink, **spec}
         env = {**os.environ, "PYTHONPATH": f"{_source()}:{ROOT}", faults.ONCE: str(self.folder / "once")}
         env.pop(faults.VARIABLE, None)

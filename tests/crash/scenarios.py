@@ -53,7 +53,6 @@ def crash_in_recovery_twice(way: str) -> Scenario:
     def scenario(work: Work) -> None:
         assert work.run("decision=kill-after@2") != 0
         assert work.run("recovery=kill") != 0
-        (work.folder / "once" / "recovery").unlink()
         assert work.run(f"recovery={way}") != 0, work.log()
         work.run_clean()
         work.assert_clean()

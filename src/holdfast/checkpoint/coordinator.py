@@ -15,7 +15,7 @@ from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import Batch, EnginePosition, Run, Sink, SubtaskReport, Tasks
 from holdfast.checkpoint.records import check_plain
 from holdfast.core.model import CheckpointId, Committable, Decided
-from holdfast.core.recovery import STEPS, Commit, Moment, Step, owed, plan_recovery
+from holdfast.core.recovery import STEPS, Commit, Moment, Step, complete_through, owed, plan_recovery
 from holdfast.core.states import Event, State, advance
 from holdfast.errors import BacklogFullError, FencedError, LineageError, StaleCheckpointError
 from holdfast.testing import faults
@@ -124,6 +124,11 @@ class Coordinator:
     def pending(self) -> list[Commit]:
         """What is decided and not yet committed."""
         return plan_recovery(self._log.facts)
+
+    @property
+    def complete_through(self) -> CheckpointId | None:
+        """The last checkpoint at and below which every sink has committed (rule 6)."""
+        return complete_through(self._log.facts)
 
     # -- one batch --------------------------------------------------------------------------------------------------
 

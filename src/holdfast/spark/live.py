@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError
@@ -18,6 +18,8 @@ from holdfast.sinks.two_phase import TwoPhaseCommitSink
 logger = logging.getLogger("holdfast")
 #: seconds between two looks at checkpoints that lag while no batch comes
 TICK = 2.0
+#: seconds between two looks whether the query still runs
+LOOK = 0.25
 
 
 class Live:
@@ -27,6 +29,7 @@ class Live:
         self.location, self.sinks = location, list(sinks)
         self._query: StreamingQuery | None = None
         self._coordinator: Coordinator | None = None
+        self._advance: Callable[[], None] = lambda: None
 
     @property
     def active(self) -> bool:
@@ -38,16 +41,22 @@ class Live:
         except (Py4JError, OSError):
             return False
 
-    def follow(self, query: StreamingQuery, coordinator: Coordinator) -> None:
-        """Deliver what lags while the source is quiet, and close the sinks when the query ends."""
-        self._query, self._coordinator = query, coordinator
+    def follow(self, query: StreamingQuery, coordinator: Coordinator, advance: Callable[[], None]) -> None:
+        """Deliver what lags while the source is quiet, and close the sinks when the query ends.
+
+        `advance` tells sources how far the pipeline has got; also called once more when the query has ended.
+        """
+        self._query, self._coordinator, self._advance = query, coordinator, advance
         threading.Thread(target=self._tick, name=f"holdfast-{query.name}", daemon=True).start()
 
     def _tick(self) -> None:
-        assert self._coordinator is not None
-        while self.active:
-            self._coordinator.tick()
-            time.sleep(TICK)
+        coordinator, next_tick = self._coordinator, 0.0
+        while self.active and coordinator is not None:
+            if time.monotonic() >= next_tick:
+                coordinator.tick()
+                self._advance()
+                next_tick = time.monotonic() + TICK
+            time.sleep(LOOK)
         self.finish()
 
     def finish(self) -> None:
@@ -56,6 +65,7 @@ class Live:
             return
         coordinator, self._coordinator = self._coordinator, None
         coordinator.close()
+        self._advance()
         left = {action.checkpoint_id for action in coordinator.pending}
         if left:
             logger.warning(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 
 from holdfast.errors import ConfigError
+from holdfast.spark.jars import SPARK_KAFKA, resolve
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -20,8 +21,10 @@ _DEFAULTS = {
 }
 
 
-def session(app_name: str, *, conf: Mapping[str, str] | None = None) -> SparkSession:
+def session(app_name: str, *, kafka: bool = False, conf: Mapping[str, str] | None = None) -> SparkSession:
     """A local SparkSession whose workers run this very Python; `conf` adds to and overrides the defaults.
+
+    With `kafka=True` Spark's Kafka connector is added; it is fetched once and kept in `~/.cache/holdfast`.
 
     Plain PySpark starts the system's `python3` for its workers, which in a virtual environment is another one, without
     the packages. A session that already runs is returned as it is, if its workers run this Python.
@@ -39,6 +42,9 @@ def session(app_name: str, *, conf: Mapping[str, str] | None = None) -> SparkSes
         return running
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {**_DEFAULTS, "spark.pyspark.python": sys.executable, **(conf or {})}
+    if kafka:
+        jars = [str(jar) for jar in resolve(SPARK_KAFKA)]
+        settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars", ""), *jars]))
     builder = SparkSession.builder.appName(app_name)
     if "spark.master" not in settings:
         builder = builder.master("local[*]")

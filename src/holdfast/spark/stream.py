@@ -18,6 +18,7 @@ from holdfast.checkpoint.storage import open_storage
 from holdfast.core.naming import check_name
 from holdfast.errors import ConfigError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
+from holdfast.spark.kafka import KafkaProgress
 from holdfast.spark.live import reserve
 from holdfast.spark.tasks import SparkBatch, SparkTasks
 
@@ -80,14 +81,25 @@ class HoldfastWriter(DataStreamWriter):
             log = CheckpointLog(open_storage(log_location(self._location)), self._name)
             tasks = SparkTasks(self._df.sparkSession.sparkContext)
             coordinator = Coordinator(log, self._sinks, tasks, delivery=self._delivery, take_over=self._take_over)
-            coordinator.start(EnginePosition(*engine_position(self._location)), _arrow_schema(self._df))
+            position = EnginePosition(*engine_position(self._location))
+            sources = KafkaProgress(self._df, open_storage(self._location))
+            sources.check_start(position.planned)
+            coordinator.start(position, _arrow_schema(self._df))
+
+            def advance() -> None:
+                sources.commit(coordinator.complete_through, self._location)
+
+            def run(frame: DataFrame, batch_id: int) -> None:
+                advance()
+                coordinator.run(batch_id, SparkBatch(frame))
+
             try:
-                super().foreachBatch(lambda frame, batch_id: coordinator.run(batch_id, SparkBatch(frame)))
+                super().foreachBatch(run)
                 query = super().start(**kwargs)
             except BaseException:
                 coordinator.close()
                 raise
-            live.follow(query, coordinator)
+            live.follow(query, coordinator, advance)
             return query
 
     def option(self, key: str, value: Any) -> DataStreamWriter:

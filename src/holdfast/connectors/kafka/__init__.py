@@ -1,0 +1,1 @@
+"""Kafka: the source's manners, and the sinks."""

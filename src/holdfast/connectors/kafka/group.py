@@ -1,0 +1,80 @@
+"""Telling the consumer group how far the pipeline has got (K3, K4, K5)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from holdfast.connectors.kafka.client import admin
+from holdfast.core.model import CheckpointId
+
+logger = logging.getLogger("holdfast")
+TIMEOUT = 15.0
+
+
+class CommitMode(StrEnum):
+    """When offsets reach the group."""
+
+    DISABLED = "disabled"
+    ON_CHECKPOINTS = "on_checkpoints"
+    PERIODIC = "periodic"
+
+
+def commit_mode(
+    *, checkpointing: bool, commit_on_checkpoints: bool = True, auto_commit: bool = False, interval_ms: int = 0
+) -> CommitMode:
+    """The table of K3. In the first two modes the consumer's own auto-commit is forced off."""
+    if checkpointing:
+        return CommitMode.ON_CHECKPOINTS if commit_on_checkpoints else CommitMode.DISABLED
+    return CommitMode.PERIODIC if auto_commit and interval_ms > 0 else CommitMode.DISABLED
+
+
+@dataclass(frozen=True)
+class KafkaSource:
+    """A Kafka source found in a query's plan, as `read_kafka` marked it."""
+
+    index: int
+    servers: str
+    group: str
+    config: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        """No config: it may hold passwords."""
+        return f"KafkaSource({self.servers}, group={self.group!r})"
+
+
+class GroupOffsets:
+    """Commits the offsets of complete checkpoints to the group; lags, never leads, and never fails the query."""
+
+    def __init__(self, source: KafkaSource) -> None:
+        self._source = source
+        self._client: Any = None
+        self._done: CheckpointId = -1
+
+    def commit(self, checkpoint_id: CheckpointId, lines: list[str]) -> bool:
+        """Commit the offsets of one checkpoint (the lines of Spark's `offsets/N`); False to be tried again later."""
+        from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+
+        if checkpoint_id <= self._done:
+            return True
+        # Spark writes the end of a batch, exclusive: just what Kafka calls the next offset to read (K5).
+        ends = json.loads(lines[self._source.index])
+        partitions = [TopicPartition(t, int(n), o) for t, numbers in ends.items() for n, o in numbers.items()]
+        if self._client is None:
+            self._client = admin(self._source.config)
+        request = [ConsumerGroupTopicPartitions(self._source.group, partitions)]
+        try:
+            answer = self._client.alter_consumer_group_offsets(request, request_timeout=TIMEOUT)
+            failed = [p for p in answer[self._source.group].result().topic_partitions if p.error is not None]
+        except KafkaException as error:
+            logger.warning("offsets of %s not committed, trying again later: %s", self._source, error.args[0].str())
+            return False
+        if failed:
+            logger.warning("offsets of %s not committed, trying again later: %s", self._source, failed[0].error.str())
+            return False
+        self._done = checkpoint_id
+        return True

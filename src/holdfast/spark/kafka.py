@@ -1,0 +1,143 @@
+"""`read_kafka`: Spark's own Kafka source, with Flink's manners. Rows stay in the JVM."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.checkpoint.history import engine_position
+from holdfast.checkpoint.storage import Storage
+from holdfast.connectors.kafka.client import check_servers, client_config
+from holdfast.connectors.kafka.group import CommitMode, GroupOffsets, KafkaSource, commit_mode
+from holdfast.connectors.kafka.start import StartFrom, resolve
+from holdfast.core.model import CheckpointId
+from holdfast.errors import ConfigError, SourceError
+
+logger = logging.getLogger("holdfast")
+ISOLATION = ("read_committed", "read_uncommitted")
+#: Marks that travel in the source's options, so that write_stream finds them again in the plan.
+_GROUP, _COMMIT, _START, _PROBLEM = (f"holdfast.{name}" for name in ("group", "commit", "start", "problem"))
+_OURS = ("subscribe", "subscribepattern", "assign", "startingoffsets", "startingtimestamp", "kafka.group.id")
+
+
+def read_kafka(
+    spark: SparkSession,
+    *,
+    bootstrap_servers: str,
+    topics: Sequence[str] | None = None,
+    pattern: str | None = None,
+    group_id: str,
+    start: StartFrom | None = None,
+    commit_offsets: bool | None = None,
+    isolation: str = "read_committed",
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """A streaming DataFrame over Kafka topics, with the columns of Spark's Kafka source.
+
+    `start` counts only while the query has no checkpoint; the default is where the group has got to, else the earliest
+    row. Written by `write_stream`, the offsets of a checkpoint reach the group after every sink and Spark have
+    committed it; `commit_offsets=False` switches that off. `options` go to Spark's source as they are
+    (`maxOffsetsPerTrigger`, `kafka.*`).
+    """
+    servers = check_servers(bootstrap_servers)
+    if (topics is None) == (pattern is None) or isinstance(topics, str) or (topics is not None and not topics):
+        raise ConfigError("give topics=[...] or pattern='...', one of the two")
+    if not isinstance(group_id, str) or not group_id:
+        raise ConfigError(f"group_id must be a name, not {group_id!r}")
+    if isolation not in ISOLATION:
+        raise ConfigError(f"isolation must be one of {', '.join(ISOLATION)}, not {isolation!r}")
+    begin = start or StartFrom.group_offsets()
+    if not isinstance(begin, StartFrom):
+        raise ConfigError("start must be one of StartFrom.group_offsets(), .earliest(), .latest(), .timestamp(ms) ...")
+    given = dict(options or {})
+    for key in given:
+        if key.lower() in _OURS:
+            raise ConfigError(f"options: {key} is set by read_kafka: use topics, pattern, start or group_id")
+    mode = commit_mode(checkpointing=True, commit_on_checkpoints=commit_offsets is not False)
+    starts = _start_options(servers, topics, pattern, group_id, begin, given)
+    reader = spark.readStream.format("kafka").options(**given).options(**starts)
+    reader = reader.option("kafka.bootstrap.servers", servers).option("kafka.isolation.level", isolation)
+    reader = (
+        reader.option("subscribePattern", pattern) if pattern else reader.option("subscribe", ",".join(topics or ()))
+    )
+    return reader.option(_GROUP, group_id).option(_COMMIT, mode).option(_START, begin.kind).load()
+
+
+def _start_options(
+    servers: str,
+    topics: Sequence[str] | None,
+    pattern: str | None,
+    group: str,
+    start: StartFrom,
+    options: Mapping[str, str],
+) -> dict[str, str]:
+    """Start offsets as Spark wants them: for exactly the partitions there are.
+
+    A start that cannot be resolved matters only if there is no checkpoint, which is known when the query starts. Until
+    then it travels with the source, and the offsets are such that Spark itself would refuse them.
+    """
+    try:
+        offsets = resolve(client_config(servers, options), list(topics or ()), pattern, group, start)
+    except SourceError as error:
+        return {"startingOffsets": json.dumps({"holdfast": {"0": -2}}), _PROBLEM: str(error)}
+    return {"startingOffsets": json.dumps({t: {str(n): o for n, o in p.items()} for t, p in offsets.items()})}
+
+
+def find_sources(df: DataFrame) -> list[Mapping[str, str]]:
+    """The options of every streaming source in the plan, in Spark's order; that of the lines in `offsets/N`."""
+    leaves = df._jdf.queryExecution().analyzed().collectLeaves()
+    found: list[Mapping[str, str]] = []
+    for number in range(leaves.size()):
+        leaf = leaves.apply(number)
+        if leaf.isStreaming():
+            v2 = leaf.getClass().getSimpleName() == "StreamingRelationV2"
+            found.append(dict(leaf.extraOptions().asCaseSensitiveMap()) if v2 else {})
+    return found
+
+
+class KafkaProgress:
+    """What write_stream does for the Kafka sources of a query: the start check, and the group's offsets."""
+
+    def __init__(self, df: DataFrame, spark_checkpoint: Storage) -> None:
+        self._sources = find_sources(df)
+        self._storage = spark_checkpoint
+        self._groups = [
+            GroupOffsets(KafkaSource(i, o["kafka.bootstrap.servers"], o[_GROUP], _config(o)))
+            for i, o in enumerate(self._sources)
+            if o.get(_COMMIT) == CommitMode.ON_CHECKPOINTS
+        ]
+
+    def check_start(self, planned: CheckpointId | None) -> None:
+        """Refuse a start that could not be resolved, unless a checkpoint makes it irrelevant (K2, K7)."""
+        for options in self._sources:
+            if _GROUP not in options:
+                continue
+            if planned is not None:
+                logger.info("the checkpoint knows where to go on: start mode %s is ignored", options[_START])
+            elif _PROBLEM in options:
+                raise SourceError(options[_PROBLEM])
+
+    def commit(self, complete: CheckpointId | None, location: str) -> None:
+        """Commit the offsets of the last checkpoint that all sinks and Spark have committed, and all before it."""
+        if not self._groups or complete is None:
+            return
+        _, committed = engine_position(location)
+        last = min(complete, -1 if committed is None else committed)
+        if last < 0:
+            return
+        try:
+            text = self._storage.read(f"offsets/{last}").decode()
+        except FileNotFoundError:
+            return  # pruned by Spark: a later checkpoint is on its way
+        # The first line is the format's version, the second the batch's metadata.
+        lines = text.splitlines()[2:]
+        for group in self._groups:
+            group.commit(last, lines)
+
+
+def _config(options: Mapping[str, str]) -> dict[str, Any]:
+    return client_config(options["kafka.bootstrap.servers"], options)

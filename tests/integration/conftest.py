@@ -1,0 +1,47 @@
+"""Servers for the integration tests, each started when the first test asks for it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.servers.kafka import KafkaBroker
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A real broker."""
+    broker = KafkaBroker(Path(tmp_path_factory.mktemp("kafka")))
+    broker.start()
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def topic(kafka: KafkaBroker) -> Callable[..., str]:
+    """Makes a topic of its own name."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+
+    def make(prefix: str = "t", partitions: int = 2, **config: str) -> str:
+        name = f"{prefix}-{uuid.uuid4().hex[:8]}"
+        admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
+        return name
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark for all integration tests, with the Kafka connector."""
+    import holdfast as hf
+
+    session = hf.session("tests", kafka=True, conf={"spark.master": "local[2]", "spark.driver.memory": "1g"})
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()

@@ -1,0 +1,105 @@
+"""A real Kafka broker (KRaft, one node) for tests: jars from Maven Central, data in a temporary folder, on loopback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from holdfast.spark.jars import Coordinate, resolve
+
+KAFKA = (Coordinate("org.apache.kafka", "kafka_2.13", "4.3.1", transitive=True),)
+
+
+def free_port() -> int:
+    """A port nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class KafkaBroker:
+    """Start, kill, restart; ended by its process id."""
+
+    def __init__(self, folder: Path, **properties: str) -> None:
+        self.folder = folder
+        self.port, self._controller = free_port(), free_port()
+        self._jars = ":".join(str(jar) for jar in resolve(KAFKA))
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        self._properties = folder / "server.properties"
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self._controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(folder / "data"),
+            "num.partitions": "4",
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "4",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "4",
+            "group.initial.rebalance.delay.ms": "0",
+            "auto.create.topics.enable": "false",
+            **properties,
+        }
+        self._properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        uuid = self._tool("random-uuid").strip().splitlines()[-1]
+        self._tool("format", "-t", uuid, "-c", str(self._properties))
+
+    @property
+    def bootstrap(self) -> str:
+        """For bootstrap.servers."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self, timeout: float = 60) -> None:
+        """Start it and wait until it answers; a broker that does not is an error, never a skipped test."""
+        command = [*self._java("-Xmx1g"), "kafka.Kafka", str(self._properties)]
+        with (self.folder / "broker.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                break
+            if self._answers():
+                return
+            time.sleep(0.2)
+        raise AssertionError(f"Kafka did not start:\n{(self.folder / 'broker.log').read_text()[-3000:]}")
+
+    def stop(self, *, kill: bool = False) -> None:
+        """End it, and wait until it is gone."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def _answers(self) -> bool:
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        try:
+            return len(admin.list_topics(timeout=1).brokers) == 1
+        except Exception:  # noqa: BLE001  not up yet; the caller has a deadline
+            return False
+
+    def _tool(self, *arguments: str) -> str:
+        command = [*self._java("-Xmx256m"), "kafka.tools.StorageTool", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    def _java(self, heap: str) -> list[str]:
+        home = os.environ.get("JAVA_HOME")
+        java = f"{home}/bin/java" if home else shutil.which("java") or "java"
+        return [java, heap, "-cp", self._jars]
