@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.checkpoint.ports import Run, Tasks
-from holdfast.connectors.sqlite_types import column_type, quote, to_rows
+from holdfast.connectors.sqlite_types import column_type, has_order, quote, to_rows
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import check_name
 from holdfast.errors import ConfigError, RowError
@@ -53,9 +53,12 @@ class Table:
             connection.execute("PRAGMA synchronous=FULL")
             yield connection
 
-    def columns(self, connection: sqlite3.Connection) -> list[str]:
-        """The table's columns; none when there is no such table."""
-        return [row[1] for row in connection.execute(f"PRAGMA table_info({quote(self.name)})")]
+    def columns(self, connection: sqlite3.Connection) -> dict[str, bool]:
+        """The table's columns in lower case, and whether a row must give a value; none when there is no such table."""
+        found = connection.execute(f"PRAGMA table_info({quote(self.name)})")
+        return {
+            name.lower(): bool(required) and default is None and not key for _, name, _, required, default, key in found
+        }
 
     def create_statement(self, schema: pa.Schema) -> str:
         """The table for these columns."""
@@ -103,7 +106,7 @@ class SqliteSink(StagedSink):
     ) -> None:
         if not isinstance(path, (str, Path)) or not str(path) or str(path) == ":memory:":
             raise ConfigError(f"path must name a file, not {path!r}: executors open it too")
-        if not isinstance(table, str) or not table or "\0" in table or table.startswith(("sqlite_", "holdfast_")):
+        if not isinstance(table, str) or not table or "\0" in table or _reserved(table):
             raise ConfigError(f"table must be the name of a table, and not begin with sqlite_ or holdfast_: {table!r}")
         if mode not in MODES:
             raise ConfigError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
@@ -138,7 +141,9 @@ class SqliteSink(StagedSink):
     def write(self, txn: wal.LogWriter, batch: pa.RecordBatch) -> None:
         """See TwoPhaseCommitSink."""
         for column in self.table.key:
-            if batch.column(column).null_count:
+            values = batch.column(column)
+            # SQLite stores NaN as NULL.
+            if values.null_count or (pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py()):
                 raise RowError(
                     f"sink {self.name!r}: a row has no value in key column {column!r}; SQLite would never find it "
                     "again. Filter such rows out or fill the key in"
@@ -176,22 +181,37 @@ class SqliteSink(StagedSink):
                 f"sink {self.name!r}: key and order_by must be columns of the DataFrame; {', '.join(missing)} is not "
                 f"among {', '.join(schema.names)}"
             )
+        order_by = self.table.order_by
+        if order_by is not None and not has_order(schema.field(order_by).type):
+            raise ConfigError(
+                f"sink {self.name!r}: order_by={order_by!r} is of type {schema.field(order_by).type}, which has no "
+                "order in SQLite, where it is kept as text: cast it to bigint, double or timestamp"
+            )
 
     def _check_table(self, connection: sqlite3.Connection, schema: pa.Schema) -> None:
-        connection.execute(self.table.create_statement(schema))
-        there = {column.lower() for column in self.table.columns(connection)}
+        self._try(connection, self.table.create_statement(schema))
+        there, given = self.table.columns(connection), {name.lower() for name in schema.names}
         missing = [name for name in schema.names if name.lower() not in there]
         if missing:
             raise ConfigError(
                 f"table {self.table.name!r} in {self.table.path} has no column {', '.join(missing)}: add it with "
                 f"ALTER TABLE, or select other columns. The table has {', '.join(sorted(there))}"
             )
-        try:
-            connection.execute(f"EXPLAIN {self.table.insert_statement(schema.names)}", [None] * len(schema.names))
-        except sqlite3.OperationalError as error:
+        required = [column for column, must in there.items() if must and column not in given]
+        if required:
             raise ConfigError(
-                f"sink {self.name!r} cannot write into table {self.table.name!r}: {error}. For mode='upsert' the table "
-                f"needs a unique index on ({', '.join(self.table.key)})"
+                f"column {', '.join(required)} of table {self.table.name!r} in {self.table.path} is NOT NULL and not "
+                "among the DataFrame's columns: add it to the query, or give it a default"
+            )
+        self._try(connection, f"EXPLAIN {self.table.insert_statement(schema.names)}", [None] * len(schema.names))
+
+    def _try(self, connection: sqlite3.Connection, statement: str, values: Sequence[Any] = ()) -> None:
+        try:
+            connection.execute(statement, values)
+        except sqlite3.OperationalError as error:
+            index = f". The table needs a unique index on ({', '.join(self.table.key)})" if self.table.key else ""
+            raise ConfigError(
+                f"sink {self.name!r} cannot write into table {self.table.name!r}: {error}{index}"
             ) from error
 
     def _take_over(self, connection: sqlite3.Connection) -> None:
@@ -201,6 +221,11 @@ class SqliteSink(StagedSink):
         mark = (self.run.pipeline, self.name, -1, self.run.lineage, self.run.generation, 0)
         connection.execute(_ADD_TO_LEDGER, mark)
         connection.execute("COMMIT")
+
+
+def _reserved(table: str) -> bool:
+    """SQLite's names are the same in upper and lower case."""
+    return table.lower().startswith(("sqlite_", "holdfast_"))
 
 
 def _ledger(connection: sqlite3.Connection, pipeline: str, sink: str) -> dict[str, CheckpointId]:
@@ -223,9 +248,15 @@ class _Apply:
             try:
                 outcome = self._apply(connection, handles)
                 connection.execute("COMMIT")
-            except BaseException:
+            except BaseException as error:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
+                if isinstance(error, (sqlite3.IntegrityError, OverflowError)):
+                    raise RowError(
+                        f"sink {self.sink!r}: a row of checkpoint {self.checkpoint_id} does not go into table "
+                        f"{self.table.name!r} of {self.table.path}: {error}. Nothing is lost, its rows are in the log: "
+                        "change the table so that it takes them, then start the query again"
+                    ) from error
                 raise
         return outcome
 

@@ -28,6 +28,11 @@ def column_type(kind: pa.DataType) -> str:
     return "TEXT"
 
 
+def has_order(kind: pa.DataType) -> bool:
+    """Whether SQLite orders the stored values as Arrow orders them: decimals and nested values are kept as text."""
+    return not (_types.is_decimal(kind) or any(is_nested(kind) for is_nested in _NESTED))
+
+
 def to_rows(batch: pa.RecordBatch) -> Any:
     """The rows as tuples, made column by column; for `executemany`."""
     return zip(*(_column(column) for column in batch.columns), strict=True)
@@ -43,6 +48,9 @@ def _converter(kind: pa.DataType) -> Callable[[pa.Array], list[Any]]:
         return _json_text
     if _types.is_boolean(kind) or _types.is_duration(kind):
         return lambda column: column.cast(pa.int64()).to_pylist()
+    if _types.is_timestamp(kind) and kind.tz is not None:
+        # One instant, one text: in the session's time zone neither equality nor order would hold over its changes.
+        return lambda column: column.cast(pa.timestamp(kind.unit, "UTC")).cast(pa.string()).to_pylist()
     if _types.is_decimal(kind) or _types.is_temporal(kind):
         # Exact and sortable text; SQLite has no type of its own for either.
         return lambda column: column.cast(pa.string()).to_pylist()
