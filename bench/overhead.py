@@ -14,11 +14,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import holdfast as hf
@@ -41,19 +44,18 @@ def drain(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"report": [str(rows)]})
 
 
-def bare(spark: SparkSession, location: Path, clock: Clock) -> DataStreamWriter:
+def bare(spark: SparkSession, location: Path) -> StreamingQuery:
     def run(frame: DataFrame, batch_id: int) -> None:
         (answer,) = frame.mapInArrow(drain, "report string").collect()
         assert int(answer[0]) == ROWS
 
-    return source(spark).writeStream.option("checkpointLocation", str(location)).foreachBatch(clock.timed(run))
+    writer = source(spark).writeStream.option("checkpointLocation", str(location)).foreachBatch(run)
+    return writer.trigger(processingTime="0 seconds").start()
 
 
-def through_holdfast(spark: SparkSession, location: Path, clock: Clock) -> DataStreamWriter:
+def through_holdfast(spark: SparkSession, location: Path) -> StreamingQuery:
     writer = hf.write_stream(source(spark), Nowhere(), name="overhead", checkpoint_location=str(location))
-    original = writer.foreachBatch
-    writer.foreachBatch = lambda run: original(clock.timed(run))  # holdfast hands its function over in start()
-    return writer
+    return writer.trigger(processingTime="0 seconds").start()
 
 
 class Clock:
@@ -77,14 +79,24 @@ class Clock:
 
         return run
 
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Time whatever function Spark is handed meanwhile: both ways end in Spark's own foreachBatch."""
+        original = DataStreamWriter.foreachBatch
+        with patch.object(
+            DataStreamWriter, "foreachBatch", lambda writer, function: original(writer, self.timed(function))
+        ):
+            yield
 
-def round_of(writer: DataStreamWriter, clock: Clock, skip: int) -> list[Sample]:
+
+def round_of(start: Callable[[], StreamingQuery], clock: Clock, skip: int) -> list[Sample]:
     """Start the query, let it run, stop it: the times of its batches after the first `skip`."""
-    query = writer.trigger(processingTime="0 seconds").start()
+    with clock.watching():
+        query = start()
     try:
-        wait_for(lambda: len(clock.calls) > clock.enough)
+        wait_for(query, lambda: len(clock.calls) > clock.enough)
         ids = sorted(clock.calls)[skip:-1]
-        wait_for(lambda: query.lastProgress["batchId"] >= ids[-1])
+        wait_for(query, lambda: query.lastProgress["batchId"] >= ids[-1])
         progress = {p["batchId"]: p for p in query.recentProgress}
     finally:
         threading.Timer(0.2, clock.stopping.set).start()
@@ -93,22 +105,23 @@ def round_of(writer: DataStreamWriter, clock: Clock, skip: int) -> list[Sample]:
     return [{TRIGGER: progress[i]["durationMs"]["triggerExecution"], CALL: clock.calls[i]} for i in ids]
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 120) -> Any:
+def wait_for(query: StreamingQuery, condition: Callable[[], bool], seconds: float = 300) -> None:
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := condition():
-            return found
+    while not condition():
+        if not query.isActive:
+            raise query.exception() or RuntimeError("the query ended")
+        if time.monotonic() > end:
+            raise TimeoutError(f"the query made too little progress: {query.status}, {query.lastProgress}")
         time.sleep(0.05)
-    raise TimeoutError("the query made no progress")
 
 
 def measure(spark: SparkSession, folder: Path, rounds: int, count: int, skip: int) -> dict[str, list[Sample]]:
     """Both ways in turns, A B A B; the first round of each only warms up."""
     samples: dict[str, list[Sample]] = {"bare": [], "holdfast": []}
     for number in range(rounds + 1):
-        for name, make in (("bare", bare), ("holdfast", through_holdfast)):
+        for name, start in (("bare", bare), ("holdfast", through_holdfast)):
             clock = Clock(skip + count)
-            found = round_of(make(spark, folder / name, clock), clock, skip)
+            found = round_of(partial(start, spark, folder / name), clock, skip)
             if number:
                 samples[name] += found
     return samples
