@@ -32,7 +32,7 @@ KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the folder: rows,
 
 def demo(
     seed: SeedOption = None,
-    kills: KillsOption = 4,
+    kills: KillsOption = 3,
     rows: RowsOption = 20_000,
     json: JsonOption = False,
     keep: KeepOption = False,

@@ -24,7 +24,9 @@ class Driver:
         self._lock = threading.Lock()
         self._older = self._claimed()
         self.started = time.monotonic()
-        self.live_since: float | None = None
+        #: when it claimed its generation or last decided a checkpoint
+        self.progressed: float | None = None
+        self._decisions = 0
         self.killed = False
         command = [sys.executable, "-m", "holdfast.cli.demo_job", str(folder.root), str(port)]
         with folder.log.open("ab") as log:
@@ -48,10 +50,11 @@ class Driver:
         mine = self._claimed()
         if mine == self._older:
             return None
-        if self.live_since is None:
-            self.live_since = time.monotonic()
         names = _names(self._folder, "decisions")
-        return sum(1 for name in names if (match := _SLOT.fullmatch(name)) and int(match[1]) == mine)
+        count = sum(1 for name in names if (match := _SLOT.fullmatch(name)) and int(match[1]) == mine)
+        if self.progressed is None or count != self._decisions:
+            self.progressed, self._decisions = time.monotonic(), count
+        return count
 
     def kill(self) -> None:
         """SIGKILL to driver and JVM at once; safe from any thread and more than once."""

@@ -11,6 +11,7 @@ MOMENTS = {
     "batch": "in the middle of its work",
     "commit": "between a decision and its commits",
     "send": "after the endpoint took rows, before the driver knew",
+    "late": "when it had nothing left to do",
 }
 #: order files in each driver's portion
 FILES = 12

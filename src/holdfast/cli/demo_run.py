@@ -16,8 +16,8 @@ from holdfast.errors import ConfigError
 
 #: seconds between two order files, between two looks at the driver, between two looks at the endpoints
 FILE_EVERY, LOOK_EVERY, COUNT_EVERY = 0.2, 0.01, 0.5
-#: a driver that lives this long without its moment is killed anyway
-PATIENCE = 15.0
+#: a driver that makes no progress for so long, because it has all its rows, is killed anyway
+PATIENCE = 25.0
 #: the endpoint stays down until this many checkpoints wait for it, or this many seconds when so few come
 BACKLOG, LONGEST_OUTAGE = 2, 20.0
 
@@ -63,6 +63,7 @@ class Demo:
         self._sqlite = self._pending = self._most_pending = self._log_files = 0
         self._next_file = self._next_count = 0.0
         self._due: float | None = None
+        self._late = False
         self._down_since = self._up_since = 0.0
         self._begin = time.monotonic()
         self.deadline = 90 + 40 * (len(plan.kills) + 1) + plan.rows / 1000
@@ -92,7 +93,7 @@ class Demo:
     @property
     def progress(self) -> Progress:
         """How far it is."""
-        driver = "starting" if self.driver is None or self.driver.live_since is None else "running"
+        driver = "starting" if self.driver is None or self.driver.progressed is None else "running"
         return Progress(
             self._elapsed, self._plan.rows, self._written, self._sqlite, self.endpoint.rows, self.endpoint.up,
             self._pending, self._most_pending, len(self.killed), driver,
@@ -102,7 +103,7 @@ class Demo:
 
     def _run_until_killed(self, kill: Kill) -> None:
         driver = self._spawn()
-        self._due = None
+        self._due, self._late = None, False
         while not driver.killed:
             if self._is_time(driver, kill):
                 driver.kill()
@@ -110,14 +111,14 @@ class Demo:
             if self._step():
                 return
         self.endpoint.ambush(None)
-        self.killed.append(Killed(driver.pid, kill.moment, round(self._elapsed, 2)))
+        self.killed.append(Killed(driver.pid, "late" if self._late else kill.moment, round(self._elapsed, 2)))
 
     def _is_time(self, driver: Driver, kill: Kill) -> bool:
         now = time.monotonic()
         if kill.moment == "start":
             return now >= driver.started + kill.delay
         decisions = driver.decisions()
-        if decisions is None or driver.live_since is None:
+        if decisions is None or driver.progressed is None:
             return False
         if decisions >= kill.decisions:
             if kill.moment == "send":
@@ -127,8 +128,9 @@ class Demo:
         if self._due is not None and now >= self._due:
             return True
         # A driver with nothing left to do never reaches its moment; during the outage nothing can be sent.
-        since = max(driver.live_since, self._up_since)
-        return now > since + PATIENCE and (self.endpoint.up or kill.moment != "send")
+        since = max(driver.progressed, self._up_since)
+        self._late = now > since + PATIENCE and (self.endpoint.up or kill.moment != "send")
+        return self._late
 
     def _spawn(self) -> Driver:
         self.driver = Driver(self._folder, self.endpoint.port)

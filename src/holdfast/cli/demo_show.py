@@ -87,7 +87,7 @@ def summary(plan: Plan, run: Demo, found: DemoAudit, problems: list[str]) -> str
     lines.append("")
     lines += [f"Killed at {kill.at:5.1f} s {MOMENTS[kill.moment]} (process {kill.pid})" for kill in run.killed]
     lines.append(
-        f"{found.checkpoints} checkpoints by {found.generations} drivers in {run.progress.seconds:.0f} s; up to "
+        f"{found.checkpoints} checkpoints in {found.generations} generations and {run.progress.seconds:.0f} s; up to "
         f"{run.progress.most_pending} waited while the endpoint was down ({endpoint.refused} posts refused)"
     )
     lines.append(
