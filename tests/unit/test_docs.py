@@ -1,0 +1,175 @@
+"""The docs are tested: snippets run or are the examples' own text, commands and options exist, links resolve."""
+
+import inspect
+import re
+import shlex
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import typer
+
+import holdfast as hf
+from holdfast import errors, testing
+from holdfast.cli.app import app
+from holdfast.testing import faults
+from holdfast.testing.contract import CHECKS, contracts
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+README = ROOT / "README.md"
+EXAMPLES = [
+    (ROOT / "examples" / name).read_text() for name in ("renamed_files.py", "http_endpoint.py", "upsert_endpoint.py")
+]
+SINKS = {"renamed_files": "RenamedFiles", "http_endpoint": "HttpEndpoint", "upsert_endpoint": "KeyFiles"}
+
+
+def blocks(path, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", path.read_text(), re.S | re.M)
+
+
+def text(page):
+    return (DOCS / page).read_text()
+
+
+def slug(heading):
+    """The anchor GitHub makes for a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.fixture
+def spark_free(monkeypatch, tmp_path):
+    """Snippets run against the real names; only what would start Spark checks its arguments and does nothing."""
+
+    def checked(function):
+        signature = inspect.signature(function)
+
+        def call(*args, **kwargs):
+            signature.bind(*args, **kwargs)
+            return mock.MagicMock()
+
+        return call
+
+    for name in ("write_stream", "session", "read_kafka"):
+        monkeypatch.setattr(hf, name, checked(getattr(hf, name)))
+    monkeypatch.setattr(hf, "checkpoints", checked(hf.checkpoints))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "examples")
+
+
+@pytest.mark.parametrize("page", [*PAGES, README], ids=lambda page: page.name)
+def test_python_snippets_are_an_example_or_run(page, spark_free, tmp_path, capsys):
+    namespace = {"orders": mock.MagicMock()}
+    for block in blocks(page, "python"):
+        if any(block in example for example in EXAMPLES):
+            continue
+        exec(compile(block, str(page), "exec"), namespace)
+    for name, function in namespace.items():
+        if name.startswith("test_"):
+            function(tmp_path)
+    for module in set(SINKS) & set(sys.modules):
+        del sys.modules[module]
+
+
+def test_the_guide_shows_the_three_examples_whole():
+    shown = "".join(blocks(DOCS / "writing-a-sink.md", "python"))
+    for example, name in zip(EXAMPLES, SINKS.values(), strict=True):
+        start = example.index(f"class {name}(")
+        body = example[start : re.search(r"\n\n\n", example[start:]).start() + start]
+        assert body in shown
+        assert body.count("\n") + 1 < 40, f"{name} is an example of under 40 lines"
+
+
+@pytest.mark.parametrize("page", [*PAGES, README], ids=lambda page: page.name)
+def test_commands_exist(page):
+    commands = typer.main.get_command(app).commands
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
+    for line in (line for block in blocks(page, "bash") for line in block.splitlines()):
+        words = shlex.split(line, comments=True)
+        while "=" in words[0]:
+            name, _, value = words.pop(0).partition("=")
+            assert name == faults.VARIABLE
+            assert faults.parse(value)
+        if words[0] == "holdfast":
+            commands[words[1]].make_context(words[1], words[2:])
+        elif words[0] == "make":
+            assert words[1] in targets
+        elif words[0] == "python":
+            assert (ROOT / words[1]).is_file()
+        else:
+            pytest.fail(f"{page.name}: no test knows how to check {line!r}")
+
+
+@pytest.mark.parametrize("page", [*PAGES, README], ids=lambda page: page.name)
+def test_links_resolve(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name}: {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(), re.M)
+            assert anchor in map(slug, headings), f"{page.name}: {target}"
+
+
+def test_every_page_is_on_the_index():
+    for page in PAGES:
+        assert page.name == "index.md" or f"({page.name})" in text("index.md")
+
+
+def test_every_public_name_and_option_is_in_the_reference():
+    reference = text("reference.md")
+    for name in hf.__all__:
+        assert re.search(rf"^#+ {name}$", reference, re.M), f"{name} has no section"
+        thing = getattr(hf, name)
+        if name in ("Outcome", "Tasks", "HoldfastError"):
+            continue
+        section = re.search(rf"^(#+) {name}\n(.*?)(?=^#|\Z)", reference, re.S | re.M)[2]
+        for parameter in inspect.signature(thing).parameters:
+            assert re.search(rf"\b{parameter}\b", section), f"{name}: option {parameter}"
+    for outcome in hf.Outcome:
+        assert f"Outcome.{outcome.name}" in reference
+    for name in testing.__all__:
+        assert f"`{name}`" in reference
+
+
+def test_every_method_of_a_sink_is_in_the_reference():
+    reference = text("reference.md")
+    for base in (hf.TwoPhaseCommitSink, hf.CheckpointCommitter):
+        for name in vars(base):
+            if not name.startswith("_"):
+                assert re.search(rf"`{name}\b", reference), f"{base.__name__}.{name}"
+
+
+def test_every_command_and_option_is_in_the_reference():
+    reference = text("reference.md")
+    for name, command in typer.main.get_command(app).commands.items():
+        row = next(line for line in reference.splitlines() if line.startswith(f"| `holdfast {name}"))
+        for parameter in command.params:
+            for option in parameter.opts:
+                assert option in row or not option.startswith("--"), f"holdfast {name} {option}"
+
+
+def test_every_error_is_explained():
+    page = text("errors.md")
+    for name, thing in vars(errors).items():
+        if isinstance(thing, type) and issubclass(thing, errors.HoldfastError):
+            assert f"| `{name}` |" in page, name
+    for error in errors.PERMANENT:
+        assert f"`{error.__name__}`" in page.rpartition("|")[2]
+
+
+def test_every_fault_point_mode_and_check_is_explained():
+    page = text("testing-a-sink.md")
+    for point, meaning in faults.POINTS.items():
+        assert f"| `{point}` | {meaning} |" in page
+    for mode in faults.MODES:
+        assert f"| `{mode}` |" in page
+    for name, check in CHECKS.items():
+        sentence = check.__doc__.strip().rsplit(" (", 1)[0]
+        assert f"| `{name}` | {sentence} | {', '.join(contracts(name))} |" in page
+    for option in inspect.signature(testing.exercise_sink).parameters:
+        assert f"`{option}" in page, option
