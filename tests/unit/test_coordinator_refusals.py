@@ -210,6 +210,24 @@ def test_a_take_over_owns_the_name_and_the_other_location_is_refused(
     assert audit([0, 1, 2, 10, 11, 12], target.rows()).ok
 
 
+def test_s2_at_least_once_goes_on_from_an_old_copy_and_loses_nothing(
+    location: str, target: Target, tmp_path: Path
+) -> None:
+    """Where exactly-once refuses: what came after the copy is delivered again."""
+    engine = ran(location, target, 1)
+    shutil.copytree(location, tmp_path / "copy")
+    engine.run(1, [1])
+    shutil.rmtree(location)
+    shutil.move(tmp_path / "copy", location)
+    engine.planned = engine.committed = 0
+    engine.start(target.sink(), delivery="at-least-once")
+    engine.run(1, [1])
+    engine.run(2, [2])
+    report = audit(range(3), target.rows())
+    assert report.nothing_lost
+    assert report.doubled == (1,)
+
+
 def test_a_take_over_loses_no_row_that_is_decided_and_not_delivered(
     location: str, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

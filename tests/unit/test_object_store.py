@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import multiprocessing
@@ -222,6 +223,38 @@ def test_a_store_that_answers_invalid_for_exists_is_understood(bucket: str) -> N
     assert store.create("a", b"1")
     assert not store.create("a", b"2")
     assert store.read("a") == b"1"
+
+
+class _Conflicts(_Overwrites):
+    """A store that answers "conflict" while somebody else writes the name."""
+
+    times = 0
+
+    def pipe_file(self, path: str, data: bytes, mode: str = "overwrite") -> Any:
+        if self.times:
+            self.times -= 1
+            raise OSError(errno.EBUSY, "ConditionalRequestConflict")
+        return self._fs.pipe_file(path, data, mode=mode)
+
+
+def test_a_conflict_with_another_writer_is_asked_again(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.checkpoint.storage._CONFLICT_WAITS", (0.0, 0.0))
+    store = ObjectStorage(f"s3://{bucket}/ck")
+    store._fs = _Conflicts(store._fs)
+    store._fs.times = 2
+    assert store.create("a", b"1")
+    store._fs.times = 2
+    assert not store.create("a", b"2")
+    store._fs.times = 3
+    with pytest.raises(OSError, match="ConditionalRequestConflict"):
+        store.create("b", b"3")
+
+
+def test_a_writer_that_raises_says_why_on_any_store() -> None:
+    store = open_storage("memory://bucket/ck")
+    with pytest.raises(RuntimeError, match="stop"), store.writer("x") as file:
+        file.write(b"a")
+        raise RuntimeError("stop")
 
 
 def test_a_missing_s3fs_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
@@ -19,6 +20,7 @@ from holdfast.errors import ConfigError, MissingExtraError, StorageError, Unsafe
 
 _TEMPORARY = ".tmp-"
 _EXTRAS = {"s3": "s3"}
+_CONFLICT_WAITS = (0.1, 0.2, 0.4, 0.8)
 
 
 class Storage(Protocol):
@@ -250,15 +252,20 @@ class ObjectStorage:
     def create(self, name: str, data: bytes) -> bool:
         """See Storage."""
         path = self._path(name)
-        try:
-            self._fs.pipe_file(path, data, mode="create")
-        except FileExistsError:
-            return False
-        except OSError as error:
-            # Some stores answer the failed precondition with EINVAL; whatever is there now tells which it was.
-            if error.errno == errno.EINVAL and self._fs.exists(path):
+        for wait in (*_CONFLICT_WAITS, None):
+            try:
+                self._fs.pipe_file(path, data, mode="create")
+                break
+            except FileExistsError:
                 return False
-            raise
+            except OSError as error:
+                # Some stores answer the failed precondition with EINVAL; whatever is there now tells which it was.
+                if error.errno == errno.EINVAL and self._fs.exists(path):
+                    return False
+                # S3 answers "conflict" while another writer of this name is not done: ask again who won.
+                if error.errno != errno.EBUSY or wait is None:
+                    raise
+                time.sleep(wait)
         return True
 
     def replace(self, name: str, data: bytes) -> None:
@@ -302,7 +309,8 @@ class ObjectStorage:
             yield file
         except BaseException:
             file.discard()
-            file.closed = True  # else its finalizer would close it, and that uploads
+            with suppress(AttributeError):  # where it can be set, it matters:
+                file.closed = True  # else its finalizer would close it, and that uploads
             raise
         file.close()
 

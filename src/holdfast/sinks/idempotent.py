@@ -33,22 +33,23 @@ class IdempotentSink(TwoPhaseCommitSink):
     def disconnect(self, connection: Any) -> None:
         """Flush and close; raising fails the task."""
 
-    def begin(self, task: Task) -> Any:
+    def begin(self, task: Task) -> list[Any]:
         """See TwoPhaseCommitSink."""
-        return self.connect(task)
+        return [self.connect(task)]
 
-    def write(self, txn: Any, batch: pa.RecordBatch) -> None:
+    def write(self, txn: list[Any], batch: pa.RecordBatch) -> None:
         """See TwoPhaseCommitSink."""
-        self.upsert(txn, batch)
+        self.upsert(txn[0], batch)
 
-    def pre_commit(self, txn: Any) -> Mapping[str, Any] | None:
+    def pre_commit(self, txn: list[Any]) -> Mapping[str, Any] | None:
         """See TwoPhaseCommitSink."""
-        self.disconnect(txn)
+        self.disconnect(txn.pop())
         return None
 
-    def abort(self, txn: Any) -> None:
-        """See TwoPhaseCommitSink."""
-        self.disconnect(txn)
+    def abort(self, txn: list[Any]) -> None:
+        """See TwoPhaseCommitSink; a connection is closed once, also when another sink fails after this one."""
+        if txn:
+            self.disconnect(txn.pop())
 
     def commit(
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
