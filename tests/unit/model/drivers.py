@@ -40,7 +40,7 @@ class Drivers:
         """How this checkpoint is committed."""
         raise NotImplementedError
 
-    # -- steps ----------------------------------------------------------------------------------------------------------
+    # -- steps ----------------------------------------------------------------------------------------------------
 
     def start(self, world: World) -> Iterator[tuple[str, World]]:
         """A new driver claims a generation; it lists what it has to fence with the same step, as fencing retries."""
@@ -61,6 +61,9 @@ class Drivers:
                 agenda, loaded = (*agenda, ("load",)), True
             agenda += fills if step is Step.FENCE else ((step.name.lower(),),)
         driver = Driver(own, (*agenda, ("next",)))
+        if self.bounds.one_after_another and len(world.drivers) > 1:
+            oldest = len(world.drivers) - 2
+            world = self.put(world, oldest, world.drivers[oldest]._replace(agenda=DEAD))
         yield f"g{own + 1} claims", self.settle(world._replace(drivers=(*world.drivers, driver)), len(world.drivers))
 
     def step(self, world: World, i: int) -> Iterator[tuple[str, World]]:
@@ -79,7 +82,12 @@ class Drivers:
     def put(self, world: World, i: int, driver: Driver) -> World:
         """The world with this driver in it, its local operations done."""
         drivers = (*world.drivers[:i], driver, *world.drivers[i + 1 :])
-        return self.settle(world._replace(drivers=drivers), i)
+        world = self.settle(world._replace(drivers=drivers), i)
+        if world.drivers[i].dead:
+            # What a dead driver remembered makes no difference, and would only tell equal states apart.
+            drivers = (*drivers[:i], Driver(driver.generation, DEAD), *drivers[i + 1 :])
+            world = world._replace(drivers=drivers)
+        return world
 
     def do_fill(self, world: World, driver: Driver, generation: int, index: int):
         """Fill the first open slot with an abort; where one is just decided, go one further."""
@@ -146,11 +154,12 @@ class Drivers:
         entry = (slot.generation, slot.index, kind, n, driver.reports)
         work = tuple(data for _, data, _ in driver.reports)
         twice = kind == DECISION and any(c == n and old == DECISION for c, old, _ in world.promised)
-        world = world._replace(
-            entries=tuple(sorted((*world.entries, entry))),
-            promised=world.promised | {(n, kind, work)},
-            broken=TWO_DECISIONS if twice else world.broken,
-        )
+        if self.kernel.is_written(kind):
+            world = world._replace(
+                entries=tuple(sorted((*world.entries, entry))),
+                promised=world.promised | {(n, kind, work)},
+                broken=TWO_DECISIONS if twice else world.broken,
+            )
         mine = driver._replace(
             agenda=(("moment", Moment.DECIDED), ("finish", n), *driver.agenda),
             entries=tuple(sorted((*driver.entries, entry))),
@@ -186,7 +195,7 @@ class Drivers:
         broken = world.broken if wanted <= set(world.delivered) else AHEAD
         yield f"commits group offsets up to {through}", world._replace(group_offsets=through, broken=broken), driver
 
-    # -- what is local to a driver --------------------------------------------------------------------------------------
+    # -- what is local to a driver --------------------------------------------------------------------------------
 
     def failed(self, driver: Driver, event: Event) -> Driver:
         """Undo what the tasks prepared, and stop; a decided checkpoint that could not be repaired stays decided."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from holdfast.core import fence, model, recovery, repair
@@ -19,7 +19,7 @@ SINK = "sink"
 LINEAGE = "0" * 32
 
 
-@lru_cache(maxsize=None)
+@cache
 def token(generation: int, checkpoint_id: int, subtask: int, attempt: int) -> str:
     """The name a task's work has at an endpoint, or in the log."""
     return Task("pipeline", SINK, LINEAGE, generation, checkpoint_id, subtask, attempt).token
@@ -35,6 +35,16 @@ def whole(data: Any) -> Any:
     return data
 
 
+def every_record(_kind: str) -> bool:
+    """Which records a driver writes to the log before it acts on them."""
+    return True
+
+
+def own_mark(ledger: Mapping[str, int], lineage: str) -> int:
+    """How far a ledger says this pipeline has come."""
+    return ledger.get(lineage, -1)
+
+
 @dataclass(frozen=True)
 class Kernel:
     """Every decision the drivers of the model take."""
@@ -44,12 +54,14 @@ class Kernel:
     slots_to_fence: Callable[..., list[Slot]] = fence.slots_to_fence
     prunable: Callable[..., tuple[list[int], list[Slot]]] = fence.prunable
     own_slot: Callable[..., Slot] = own_slot
+    is_written: Callable[[str], bool] = every_record
     fold: Callable[..., dict[int, model.Decided]] = model.fold
     plan_recovery: Callable[..., list[recovery.Commit]] = recovery.plan_recovery
     owed: Callable[..., dict[int, tuple[Committable, ...]]] = recovery.owed
     may_undo: Callable[..., bool] = recovery.may_undo
     complete_through: Callable[..., int | None] = recovery.complete_through
     judge_ledger: Callable[..., recovery.LedgerVerdict] = recovery.judge_ledger
+    own_mark: Callable[..., int] = own_mark
     plan_repair: Callable[..., repair.RepairPlan] = repair.plan_repair
     name: Callable[..., str] = token
     identity: Callable[[Any], Any] = whole
@@ -75,7 +87,7 @@ Entries = tuple[Entry, ...]
 Commits = frozenset[tuple[int, str]]
 
 
-@lru_cache(maxsize=None)
+@cache
 def record(entry: Entry) -> Record:
     """An entry as the core's record."""
     generation, index, kind, checkpoint_id, work = entry
@@ -86,7 +98,7 @@ def record(entry: Entry) -> Record:
     return Record(slot, RecordKind(kind), checkpoint_id, (SINK,), committables)
 
 
-@lru_cache(maxsize=None)
+@cache
 def facts(kernel: Kernel, entries: Entries, commits: Commits) -> Facts:
     """What a log with this content says."""
     done: dict[int, set[str]] = {}
@@ -95,20 +107,20 @@ def facts(kernel: Kernel, entries: Entries, commits: Commits) -> Facts:
     return Facts(kernel.fold([record(e) for e in entries]), done)
 
 
-@lru_cache(maxsize=None)
+@cache
 def plan(kernel: Kernel, entries: Entries, commits: Commits) -> tuple[recovery.Commit, ...]:
     """The commits that are owed."""
     return tuple(kernel.plan_recovery(facts(kernel, entries, commits)))
 
 
-@lru_cache(maxsize=None)
+@cache
 def kept(kernel: Kernel, entries: Entries, commits: Commits) -> tuple[Committable, ...]:
     """The committables a sweep must leave alone."""
     owed = kernel.owed(facts(kernel, entries, commits), SINK)
     return tuple(c for committables in owed.values() for c in committables)
 
 
-@lru_cache(maxsize=None)
+@cache
 def pruned(kernel: Kernel, entries: Entries, commits: Commits, retain: int) -> tuple[frozenset[int], frozenset[Slot]]:
     """Checkpoints and slots that may go."""
     known = facts(kernel, entries, commits)

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.core.recovery import Moment
 
@@ -41,6 +42,10 @@ class Checker:
         self.sink = (WriteAhead if bounds.write_ahead else TwoPhase)(bounds)
         self.newest = bounds.generations - 1
         self.rows = {(c, s) for c in range(bounds.checkpoints) for s in range(bounds.subtasks)}
+
+    def first(self) -> World:
+        """The world before anything happened."""
+        return self.bounds.first()
 
     def successors(self, world: World) -> Iterator[tuple[str, World]]:
         """Every step anything can take."""
@@ -89,33 +94,37 @@ class Checker:
         return ""
 
 
-def search(bounds: Bounds, *, limit: int = 2_000_000) -> Result:
-    """Visit every state; stop at the first that breaks an invariant."""
+def search(scenario: Any, *, wanted: str | None = None, limit: int = 2_000_000) -> Result:
+    """Visit every state; stop at the first that breaks an invariant.
+
+    A rule that is off may break several: with `wanted`, the search goes on past the others.
+    """
     began = time.perf_counter()
-    checker = Checker(bounds)
-    first = bounds.first()
-    parents: dict[World, tuple[World, str] | None] = {first: None}
+    first = scenario.first()
+    parents: dict[Any, tuple[Any, str] | None] = {first: None}
     queue = deque([first])
     ends = 0
     while queue:
-        world = queue.popleft()
-        end, broken = checker.broken(world)
+        state = queue.popleft()
+        end, broken = scenario.broken(state)
         ends += end
-        if broken:
-            return Result(len(parents), ends, time.perf_counter() - began, broken, trace(parents, world))
-        for label, after in checker.successors(world):
+        if broken and wanted in (None, broken):
+            return Result(len(parents), ends, time.perf_counter() - began, broken, trace(parents, state))
+        for label, after in scenario.successors(state):
+            if after.broken and wanted not in (None, after.broken):
+                after = after._replace(broken="")
             if after not in parents:
-                parents[after] = (world, label)
+                parents[after] = (state, label)
                 queue.append(after)
         if len(parents) > limit:
             raise RuntimeError(f"more than {limit:,} states: make the bounds smaller")
     return Result(len(parents), ends, time.perf_counter() - began)
 
 
-def trace(parents: dict[World, tuple[World, str] | None], world: World) -> tuple[str, ...]:
+def trace(parents: dict[Any, tuple[Any, str] | None], state: Any) -> tuple[str, ...]:
     """The steps that led here."""
     steps = []
-    while (step := parents[world]) is not None:
-        world, label = step
+    while (step := parents[state]) is not None:
+        state, label = step
         steps.append(label)
     return tuple(reversed(steps))

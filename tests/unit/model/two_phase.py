@@ -132,5 +132,3 @@ class TwoPhase(Tasks):
     def left_open(self, world: World) -> bool:
         """Whether anything is open."""
         return any(not t.committed for t in world.txns)
-
-

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from holdfast.core import fence, model, recovery, repair
+from holdfast.core import fence, recovery, repair
 from holdfast.core.model import RecordKind, Slot
 from holdfast.core.recovery import LedgerVerdict, Moment, PublishStep, Step
 
-from .kernel import KERNEL, SINK, token
+from .kernel import KERNEL, token
 
 # Rule 1: fence first.
 
@@ -29,11 +29,9 @@ def next_listed_slot(own: Slot, listed: list[Slot]) -> Slot:
     return fence.first_open_slot(own.generation, listed)
 
 
-NO_FENCE = replace(KERNEL, slots_to_fence=fences_nothing, may_decide=always)
+NO_FENCE_AT_ALL = replace(KERNEL, slots_to_fence=fences_nothing, may_decide=always)
 NO_ABORT_SLOTS = replace(KERNEL, slots_to_fence=fences_nothing)
-READ_BEFORE_FENCE = replace(
-    KERNEL, steps=KERNEL.with_steps({Moment.START: (Step.SWEEP, Step.DELIVER, Step.FENCE)})
-)
+READ_BEFORE_FENCE = replace(KERNEL, steps=KERNEL.with_steps({Moment.START: (Step.SWEEP, Step.DELIVER, Step.FENCE)}))
 SLOTS_FROM_LISTING = replace(KERNEL, own_slot=next_listed_slot)
 
 # Rules 2 and 3: names carry generation and attempt; only own and older generations' work is touched.
@@ -52,11 +50,6 @@ def without_generation(_generation: int, checkpoint_id: int, subtask: int, attem
 def without_attempt(generation: int, checkpoint_id: int, subtask: int, _attempt: int) -> str:
     """A name that two attempts share."""
     return token(generation, checkpoint_id, subtask, 0)
-
-
-def without_writer(_generation: int, _checkpoint_id: int, subtask: int, _attempt: int) -> str:
-    """A bounded set of names, used again and again, as a transactional id is."""
-    return token(0, 0, subtask, 0)
 
 
 def name_only(data: Any) -> Any:
@@ -79,13 +72,13 @@ def match_by_index(lost: Any, replay: Any) -> repair.RepairPlan:
     return repair.RepairPlan(matches, ())
 
 
-def fold_without_repairs(records: Any) -> dict[int, model.Decided]:
-    """As if repairs were made but not recorded."""
-    return model.fold(r for r in records if r.kind is not RecordKind.REPAIR)
+def only_decisions(kind: str) -> bool:
+    """A repair is made, but the log never hears of it."""
+    return kind == RecordKind.DECISION
 
 
 MATCH_BY_INDEX = replace(KERNEL, plan_repair=match_by_index)
-NO_REPAIR_RECORD = replace(KERNEL, fold=fold_without_repairs)
+NO_REPAIR_RECORD = replace(KERNEL, is_written=only_decisions)
 
 # Rule 5: abort slots are kept.
 
@@ -122,9 +115,7 @@ SWEEP_AT_START_ONLY = replace(KERNEL, steps=KERNEL.with_steps({Moment.BATCH: (St
 
 # Rule 9: initialise, then read the mark.
 
-MARK_BEFORE_INITIALISE = replace(
-    KERNEL, publish=(PublishStep.READ_MARK, PublishStep.INITIALISE, PublishStep.SEND)
-)
+MARK_BEFORE_INITIALISE = replace(KERNEL, publish=(PublishStep.READ_MARK, PublishStep.INITIALISE, PublishStep.SEND))
 
 # Rule 10: ledgers carry the lineage.
 
@@ -139,7 +130,10 @@ def ledger_without_lineage(ledger: Any, lineage: str, last_decided: int | None) 
     return recovery.judge_ledger({lineage: max(ledger.values())} if ledger else {}, lineage, last_decided)
 
 
-NO_LEDGER_CHECK = replace(KERNEL, judge_ledger=any_ledger_is_ours)
-LEDGER_WITHOUT_LINEAGE = replace(KERNEL, judge_ledger=ledger_without_lineage)
+def any_mark(ledger: Any, _lineage: str) -> int:
+    """A mark is believed, whoever made it."""
+    return max(ledger.values(), default=-1)
 
-__all__ = [name for name in dict(globals()) if name.isupper() and name not in ("KERNEL", "SINK")]
+
+NO_LEDGER_CHECK = replace(KERNEL, judge_ledger=any_ledger_is_ours)
+LEDGER_WITHOUT_LINEAGE = replace(KERNEL, judge_ledger=ledger_without_lineage, own_mark=any_mark)

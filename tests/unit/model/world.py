@@ -110,6 +110,8 @@ class Bounds:
     refusals: int = 0
     #: open transactions the endpoint drops
     timeouts: int = 0
+    #: a third driver starts only when the first has died, so that two are alive at a time
+    one_after_another: bool = False
     retain: int = 1
     #: the source is quiet at the end: no further batch comes
     quiet: bool = False
