@@ -40,7 +40,7 @@ find_python() {
       return
     fi
   done
-  die "Python 3.$MIN_PYTHON or newer is needed, and python3 here is $(python3 -V 2>&1 || echo missing): install one"
+  die "Python 3.$MIN_PYTHON or newer is needed, and python3 here is $(python3 -V 2>/dev/null || echo missing): install one"
 }
 
 make_venv() {
@@ -91,7 +91,7 @@ ensure_java() {
 
 [ "$(cat "$STAMP" 2>/dev/null)" = "$(key)" ] && exit 0
 
-[ -x .venv/bin/python ] || make_venv
+.venv/bin/python -c 'import pip' 2>/dev/null || make_venv
 ensure_java
 say "installing the pinned packages; the first time pip builds pyspark, which takes a minute"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
