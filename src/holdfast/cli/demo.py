@@ -19,7 +19,7 @@ from holdfast.cli.demo_driver import tail
 from holdfast.cli.demo_files import Folder
 from holdfast.cli.demo_plan import Plan, make_plan
 from holdfast.cli.demo_run import Demo
-from holdfast.cli.demo_show import Show, summary
+from holdfast.cli.demo_show import Show, summary, verdict
 from holdfast.cli.output import BROKEN, OK, JsonOption, Output, reporting
 from holdfast.errors import ConfigError
 from holdfast.testing.audit import AuditReport
@@ -54,7 +54,7 @@ def demo(
         if keep:
             document["folder"] = str(folder.root)
             text += f"\nKept: {folder.root} (try: holdfast status {folder.checkpoint})"
-        out.result(document, lambda: text)
+        out.result(document, lambda: verdict(text))
         out.exit(OK if document["ok"] else BROKEN)
 
 

@@ -50,7 +50,7 @@ def audit_folder(folder: Folder) -> DemoAudit:
         endpoint=audit(sent, read_orders(folder.endpoint, "*.jsonl")),
         checkpoints=0 if status.last_decided is None else status.last_decided + 1,
         generations=0 if status.owner is None else status.owner.generation + 1,
-        pending=sum(sink.checkpoints for sink in status.pending),
+        pending=max((sink.checkpoints for sink in status.pending), default=0),
         log_files=count_log_files(folder),
         damaged=tuple(damage.problem for damage in status.damaged),
     )

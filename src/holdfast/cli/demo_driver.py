@@ -60,9 +60,9 @@ class Driver:
         """SIGKILL to driver and JVM at once; safe from any thread and more than once."""
         with self._lock:
             if self._process.poll() is None:
+                self.killed = True  # first: `check` must not take this for an end of its own
                 os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
-            self.killed = True
 
     def check(self) -> None:
         """Raise when it ended although nobody killed it."""

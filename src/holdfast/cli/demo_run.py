@@ -18,8 +18,8 @@ from holdfast.errors import ConfigError
 FILE_EVERY, LOOK_EVERY, COUNT_EVERY = 0.2, 0.01, 0.5
 #: a driver that makes no progress for so long, because it has all its rows, is killed anyway
 PATIENCE = 25.0
-#: the endpoint stays down until this many checkpoints wait for it, or this many seconds when so few come
-BACKLOG, LONGEST_OUTAGE = 2, 20.0
+#: the endpoint stays down until so many checkpoints wait for it, or so many posts were refused, or for so many seconds
+BACKLOG, REFUSALS, LONGEST_OUTAGE = 2, 4, 60.0
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,7 @@ class Demo:
             if self._step():
                 return
         self.endpoint.ambush(None)
+        driver.kill()  # waits until a kill by the endpoint's thread is done
         self.killed.append(Killed(driver.pid, "late" if self._late else kill.moment, round(self._elapsed, 2)))
 
     def _is_time(self, driver: Driver, kill: Kill) -> bool:
@@ -164,7 +165,7 @@ class Demo:
             pending = read_status(str(self._folder.checkpoint)).pending
         except ConfigError:
             pending = ()  # the first driver has not claimed it yet
-        self._pending = sum(sink.checkpoints for sink in pending)
+        self._pending = max((sink.checkpoints for sink in pending), default=0)
         self._most_pending = max(self._pending, self._most_pending)
         self._switch_endpoint()
 
@@ -173,7 +174,9 @@ class Demo:
         if not self._down_since and self._written >= down:
             self.endpoint.up, self._down_since = False, now
         elif not self.endpoint.up and self._written >= up:
-            felt = self._pending >= BACKLOG or now > self._down_since + LONGEST_OUTAGE
+            refused = self.endpoint.refused
+            felt = refused >= REFUSALS or (refused > 0 and self._pending >= BACKLOG)
+            felt = felt or now > self._down_since + LONGEST_OUTAGE
             self.endpoint.up, self._up_since = felt, now if felt else 0.0
 
     def _finished(self) -> bool:

@@ -9,6 +9,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
+from rich.text import Text
 
 from holdfast.cli.demo_audit import DemoAudit
 from holdfast.cli.demo_plan import MOMENTS, Plan
@@ -16,6 +17,7 @@ from holdfast.cli.demo_run import Demo, Progress
 
 #: seconds between two lines when there is no terminal
 LINE_EVERY = 5.0
+KEPT, BROKEN = "Every row arrived once at both", "NOT AS PROMISED"
 
 
 class Show:
@@ -76,6 +78,14 @@ def _line(progress: Progress) -> str:
     )
 
 
+def verdict(text: str) -> Text:
+    """The summary with its verdict in colour."""
+    shown = Text(text)
+    shown.highlight_words([KEPT], "bold green")
+    shown.highlight_words([BROKEN], "bold red")
+    return shown
+
+
 def summary(plan: Plan, run: Demo, found: DemoAudit, problems: list[str]) -> str:
     """The verdict in words and numbers."""
     endpoint = run.endpoint
@@ -95,8 +105,8 @@ def summary(plan: Plan, run: Demo, found: DemoAudit, problems: list[str]) -> str
         "endpoint knew their keys and kept each row once"
     )
     if problems:
-        lines += ["", "NOT AS PROMISED", *problems]
+        lines += ["", BROKEN, *problems]
     else:
-        lines.append("Every row arrived once at both; nothing is pending, no write-ahead file is left")
+        lines.append(f"{KEPT}; nothing is pending, no write-ahead file is left")
     lines.append(f"Again: holdfast demo --seed {plan.seed} --kills {len(plan.kills)} --rows {plan.rows}")
     return "\n".join(lines)
