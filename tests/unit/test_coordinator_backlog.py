@@ -101,11 +101,18 @@ def test_an_error_in_the_timer_fails_the_next_batch(
     engine = Engine(location, SendingSink(endpoint, marks))
     endpoint.down = DOWN
     engine.run(0, [1])
-    Path(location, engine.files("wal")[0]).unlink()
+    path = Path(location, engine.files("wal")[0])
+    sealed = path.read_bytes()
+    path.unlink()
     engine.coordinator.tick()
+    path.write_bytes(sealed)
     engine.coordinator.tick()
     with pytest.raises(RecordError, match="is missing"):
         engine.run(1, [2])
+    endpoint.down = None
+    engine.restart()
+    engine.run(1, [2])
+    assert audit([1, 2], endpoint.rows).ok
 
 
 def test_the_timer_of_a_fenced_driver_delivers_nothing(

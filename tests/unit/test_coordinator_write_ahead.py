@@ -90,6 +90,17 @@ def test_w5_a_checkpoint_resumes_at_its_first_undelivered_subtask(
     assert endpoint.rows == [1, 2, 3]
 
 
+def test_w5_no_subtask_overtakes_one_that_was_refused(
+    location: str, committer: CheckpointCommitter, endpoint: Endpoint
+) -> None:
+    engine = Engine(location, SendingSink(endpoint, committer))
+    endpoint.fail("send", False)
+    engine.run(0, [1], [2])
+    assert endpoint.rows == []
+    engine.coordinator.tick()
+    assert endpoint.rows == [1, 2]
+
+
 def test_unordered_subtasks_do_not_wait_for_each_other(
     location: str, committer: CheckpointCommitter, endpoint: Endpoint
 ) -> None:
