@@ -43,28 +43,21 @@ class Drivers:
     # -- steps ----------------------------------------------------------------------------------------------------
 
     def start(self, world: World) -> Iterator[tuple[str, World]]:
-        """A new driver claims a generation; it lists what it has to fence with the same step, as fencing retries."""
+        """A new driver claims a generation; the claim is retried until it succeeds, so it is one step."""
         if len(world.drivers) == self.bounds.generations:
             return
         own = self.kernel.next_generation(world.generations)
-        world = world._replace(generations=(*world.generations, own))
-        slots = [Slot(e[0], e[1]) for e in world.entries]
-        last = {e[0]: e[2] for e in sorted(world.entries)}
-        aborted = [g for g, kind in last.items() if kind == ABORT]
-        fills = tuple(
-            ("fill", s.generation, s.index) for s in self.kernel.slots_to_fence(own, world.generations, slots, aborted)
-        )
         agenda: tuple[Op, ...] = ()
-        loaded = False
         for step in self.kernel.steps_at(Moment.START):
-            if step is not Step.FENCE and not loaded:
-                agenda, loaded = (*agenda, ("load",)), True
-            agenda += fills if step is Step.FENCE else ((step.name.lower(),),)
+            if step is not Step.FENCE and ("load",) not in agenda:
+                agenda = (*agenda, ("load",))
+            agenda = (*agenda, (step.name.lower(),))
         driver = Driver(own, (*agenda, ("next",)))
         if self.bounds.one_after_another and len(world.drivers) > 1:
             oldest = len(world.drivers) - 2
             world = self.put(world, oldest, world.drivers[oldest]._replace(agenda=DEAD))
-        yield f"g{own + 1} claims", self.settle(world._replace(drivers=(*world.drivers, driver)), len(world.drivers))
+        claimed = world._replace(generations=(*world.generations, own), drivers=(*world.drivers, driver))
+        yield f"g{own + 1} claims", self.settle(claimed, len(world.drivers))
 
     def step(self, world: World, i: int) -> Iterator[tuple[str, World]]:
         """Perform the head of the agenda; nothing when the driver waits or is done."""
@@ -88,6 +81,15 @@ class Drivers:
             drivers = (*drivers[:i], Driver(driver.generation, DEAD), *drivers[i + 1 :])
             world = world._replace(drivers=drivers)
         return world
+
+    def do_fence(self, world: World, driver: Driver):
+        """List generations and slots; each fence is then a step of its own, so the list may be old by then."""
+        slots = [Slot(e[0], e[1]) for e in world.entries]
+        last = {e[0]: e[2] for e in sorted(world.entries)}
+        aborted = [g for g, kind in last.items() if kind == ABORT]
+        open_slots = self.kernel.slots_to_fence(driver.generation, world.generations, slots, aborted)
+        fills = tuple(("fill", s.generation, s.index) for s in open_slots)
+        yield "lists slots", world, driver._replace(agenda=fills + driver.agenda)
 
     def do_fill(self, world: World, driver: Driver, generation: int, index: int):
         """Fill the first open slot with an abort; where one is just decided, go one further."""
