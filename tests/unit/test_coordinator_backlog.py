@@ -171,3 +171,27 @@ def test_the_timer_does_not_wait_for_a_batch_that_is_delivering(
     assert endpoint.rows == []
     engine.coordinator.tick()
     assert endpoint.rows == [1]
+
+
+def test_an_endpoint_that_fails_slowly_is_given_a_rest(
+    location: str, marks: FileCheckpointCommitter, endpoint: Endpoint
+) -> None:
+    """A connection that times out may not slow every batch; after the rest the backlog follows in order."""
+    now = [1000.0]
+
+    class Slow(SendingSink):
+        def send_values(self, values: Any, checkpoint_id: int, timestamp: int) -> bool:
+            now[0] += 1
+            return super().send_values(values, checkpoint_id, timestamp)
+
+    engine = Engine(location, Slow(endpoint, marks, max_pending=3), clock=lambda: now[0])
+    endpoint.down = DOWN
+    for checkpoint_id in range(3):
+        engine.run(checkpoint_id, [checkpoint_id])
+    assert len(endpoint.called("send")) == 1
+    with pytest.raises(BacklogFullError, match="the endpoint is down"):
+        engine.run(3, [3])
+    endpoint.down = None
+    now[0] += 10
+    engine.coordinator.tick()
+    assert endpoint.rows == [0, 1, 2]

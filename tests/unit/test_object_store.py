@@ -40,6 +40,20 @@ def _create(arguments: tuple[str, int]) -> bool:
     return open_storage(location).create("generations/0", b"%d" % number)
 
 
+def test_a_client_is_shared_until_the_environment_points_elsewhere(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Making one costs hundreds of milliseconds; keeping an old one would read and write the wrong store."""
+    first, second = (ObjectStorage(f"s3://{bucket}/{name}") for name in ("a", "b"))
+    assert first._fs is second._fs
+    assert first.create("x", b"1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    elsewhere = ObjectStorage(f"s3://{bucket}/a")
+    assert elsewhere._fs is not first._fs
+    assert "127.0.0.1:9" in elsewhere._fs.s3.meta.endpoint_url
+    assert "127.0.0.1:9" not in first._fs.s3.meta.endpoint_url
+
+
 def test_of_racing_processes_one_creates_the_name(bucket: str) -> None:
     # spawn, as Spark's workers are: a fork would share the parent's sockets
     with multiprocessing.get_context("spawn").Pool(4) as pool:
@@ -67,9 +81,11 @@ def test_a_stream_is_there_when_its_writer_ends_and_not_before(bucket: str) -> N
 
 
 @pytest.mark.parametrize("size", [10, 6 * 1024 * 1024], ids=["small", "multipart"])
-def test_a_writer_that_raises_leaves_nothing(bucket: str, size: int) -> None:
+def test_a_writer_that_raises_leaves_nothing(bucket: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither when it raises nor when its file object is collected later, which closes an open file."""
     store = open_storage(f"s3://{bucket}/ck")
+    assert isinstance(store, ObjectStorage)
+    monkeypatch.setattr(store._fs, "default_block_size", 5 * 1024 * 1024)
     with pytest.raises(RuntimeError, match="stop"), store.writer("wal/s/0/x.arrow") as file:
         file.write(b"a" * size)
         raise RuntimeError("stop")

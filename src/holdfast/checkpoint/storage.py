@@ -216,7 +216,8 @@ class LocalStorage:
 def _file_system(scheme: str, *_key: object) -> Any:
     import fsspec
 
-    return fsspec.filesystem(scheme, use_listings_cache=False)
+    # Not from fsspec's own cache of clients: that one does not know the environment, and keeps an old endpoint.
+    return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
 
 
 def _open_file_system(scheme: str) -> Any:
