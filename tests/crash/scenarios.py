@@ -39,8 +39,9 @@ def crash_then_restart(fault: str) -> Scenario:
         code = work.run(fault)
         fired = sorted(path.name for path in (work.folder / "once").iterdir())
         assert fired, f"the fault {fault} never fired (exit code {code})\n{work.log()}"
-        if "kill" in fault:
-            assert code != 0, "a killed driver cannot end well"
+        if "kill" in fault and not fault.startswith(("commit.subtask", "commit.mark")):
+            # Those two are in a task that delivers for a sink that may lag: the query survives the worker's death.
+            assert code != 0, "a killed driver or a killed task cannot end well"
         work.run_clean()
         work.assert_clean()
 

@@ -49,6 +49,8 @@ class KafkaBroker:
             "transaction.state.log.num.partitions": "4",
             "group.initial.rebalance.delay.ms": "0",
             "auto.create.topics.enable": "false",
+            # Transactions past their timeout are looked for every 10 s by default.
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
             **properties,
         }
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))

@@ -1,0 +1,65 @@
+"""Transactional ids: bounded in number, and each says whose it is (rule 2, P4)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from holdfast.core.naming import Task, escape, unescape
+
+#: Generations and attempts are taken modulo these, so that the broker keeps a bounded number of ids.
+GENERATIONS, ATTEMPTS = 16, 16
+_ID = re.compile(r"hfk1-([^-]+)-([^-]+)-([0-9a-f]{12})-(\d+)-(\d+)-(\d+)")
+
+
+@dataclass(frozen=True)
+class KafkaId:
+    """A transactional id, taken apart."""
+
+    pipeline: str
+    sink: str
+    #: the first twelve digits: enough to tell two checkpoint locations of one name apart
+    lineage: str
+    generation: int
+    subtask: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{prefix(self.pipeline, self.sink, self.lineage)}{self.generation}-{self.subtask}-{self.attempt}"
+
+
+def prefix(pipeline: str, sink: str, lineage: str) -> str:
+    """What all ids of one sink of one pipeline begin with."""
+    return f"hfk1-{escape(pipeline)}-{escape(sink)}-{lineage[:12]}-"
+
+
+def make(task: Task) -> KafkaId:
+    """The id for one attempt."""
+    generation, attempt = task.generation % GENERATIONS, task.attempt % ATTEMPTS
+    return KafkaId(task.pipeline, task.sink, task.lineage[:12], generation, task.subtask, attempt)
+
+
+def parse(text: str) -> KafkaId | None:
+    """The inverse of `str`; None for any other text."""
+    match = _ID.fullmatch(text)
+    if match is None:
+        return None
+    try:
+        found = KafkaId(unescape(match[1]), unescape(match[2]), match[3], *(int(n) for n in match.groups()[3:]))
+    except ValueError:
+        return None
+    return found if str(found) == text else None
+
+
+def is_own_or_older(generation: int, own: int) -> bool:
+    """Whether an id's generation, known modulo 16 only, is this driver's or an older one's.
+
+    Generations form a ring: the eight up to our own are older, the eight beyond it newer. A driver that slept through
+    more than eight successors is stopped by the fence before it looks.
+    """
+    return (own - generation) % GENERATIONS < GENERATIONS // 2
+
+
+def mark_group(transactional_id: str, lineage: str) -> str:
+    """The group whose offset is the mark; it carries the lineage (rule 10)."""
+    return f"{transactional_id}-{lineage}"

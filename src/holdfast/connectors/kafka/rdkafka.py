@@ -1,0 +1,230 @@
+"""librdkafka's transactional producer, called directly.
+
+So rows go from Arrow buffers into it without a Python object a row. The library is the one inside confluent-kafka's
+package; no second copy is loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import time
+from collections.abc import Mapping
+from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from holdfast.errors import ConfigError, HoldfastError, MissingExtraError
+
+#: The C structure rd_kafka_message_t, as an array of which a batch is handed over.
+MESSAGE = np.dtype(
+    {
+        "names": ["err", "rkt", "partition", "payload", "len", "key", "key_len", "offset", "private"],
+        "formats": ["i4", "u8", "i4", "u8", "u8", "u8", "u8", "i8", "u8"],
+        "offsets": [0, 8, 16, 24, 32, 40, 48, 56, 64],
+        "itemsize": 72,
+    }
+)
+PARTITION_UA = -1
+_QUEUE_FULL = -184
+_COPY, _PARTITION = 0x2, 0x8
+_DELIVERY = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
+_STATISTICS = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p)
+
+
+class ProduceError(HoldfastError):
+    """Kafka did not take a row or a transaction; the task fails and Spark tries again."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Comes back from an executor as it was."""
+        return type(self), (str(self), self.code)
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """librdkafka, with the signatures used here."""
+    try:
+        import confluent_kafka.cimpl as cimpl
+    except ImportError as error:
+        raise MissingExtraError("Kafka needs more packages: pip install 'holdfast[kafka]'") from error
+    lib = ctypes.CDLL(cimpl.__file__)
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "rd_kafka_conf_new": (c_void_p, []),
+        "rd_kafka_conf_set": (c_int, [c_void_p, c_char_p, c_char_p, c_char_p, c_size_t]),
+        "rd_kafka_conf_set_dr_msg_cb": (None, [c_void_p, _DELIVERY]),
+        "rd_kafka_conf_set_stats_cb": (None, [c_void_p, _STATISTICS]),
+        "rd_kafka_conf_destroy": (None, [c_void_p]),
+        "rd_kafka_new": (c_void_p, [c_int, c_void_p, c_char_p, c_size_t]),
+        "rd_kafka_destroy": (None, [c_void_p]),
+        "rd_kafka_poll": (c_int, [c_void_p, c_int]),
+        "rd_kafka_flush": (c_int, [c_void_p, c_int]),
+        "rd_kafka_purge": (c_int, [c_void_p, c_int]),
+        "rd_kafka_outq_len": (c_int, [c_void_p]),
+        "rd_kafka_err2str": (c_char_p, [c_int]),
+        "rd_kafka_topic_new": (c_void_p, [c_void_p, c_char_p, c_void_p]),
+        "rd_kafka_topic_destroy": (None, [c_void_p]),
+        "rd_kafka_produce_batch": (c_int, [c_void_p, c_int32, c_int, c_void_p, c_int]),
+        "rd_kafka_init_transactions": (c_void_p, [c_void_p, c_int]),
+        "rd_kafka_begin_transaction": (c_void_p, [c_void_p]),
+        "rd_kafka_abort_transaction": (c_void_p, [c_void_p, c_int]),
+        "rd_kafka_commit_transaction": (c_void_p, [c_void_p, c_int]),
+        "rd_kafka_send_offsets_to_transaction": (c_void_p, [c_void_p, c_void_p, c_void_p, c_int]),
+        "rd_kafka_consumer_group_metadata_new": (c_void_p, [c_char_p]),
+        "rd_kafka_consumer_group_metadata_destroy": (None, [c_void_p]),
+        "rd_kafka_topic_partition_list_new": (c_void_p, [c_int]),
+        "rd_kafka_topic_partition_list_add": (c_void_p, [c_void_p, c_char_p, c_int32]),
+        "rd_kafka_topic_partition_list_set_offset": (c_int, [c_void_p, c_char_p, c_int32, c_int64]),
+        "rd_kafka_topic_partition_list_destroy": (None, [c_void_p]),
+        "rd_kafka_error_code": (c_int, [c_void_p]),
+        "rd_kafka_error_string": (c_char_p, [c_void_p]),
+        "rd_kafka_error_destroy": (None, [c_void_p]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+    return lib
+
+
+class TransactionalProducer:
+    """One transactional producer. Dropping it leaves an open transaction open: that is the point."""
+
+    def __init__(self, config: Mapping[str, Any], *, timeout: float) -> None:
+        self._lib = library()
+        self._timeout = int(timeout * 1000)
+        self._failed = 0
+        self._first_failure = 0
+        self._identities: list[tuple[int, int]] = []
+        self._topics: dict[str, int] = {}
+        # The callbacks must live as long as the producer.
+        self._on_delivery, self._on_statistics = _DELIVERY(self._delivered), _STATISTICS(self._statistics)
+        self._handle: int | None = self._new({**config, **_FIXED})
+
+    def _new(self, config: Mapping[str, Any]) -> int:
+        lib, problem = self._lib, ctypes.create_string_buffer(512)
+        conf = lib.rd_kafka_conf_new()
+        for key, value in config.items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            if lib.rd_kafka_conf_set(conf, key.encode(), text.encode(), problem, len(problem)) != 0:
+                lib.rd_kafka_conf_destroy(conf)
+                # Only the key: the value may be a password.
+                raise ConfigError(f"config: librdkafka does not take {key!r} or its value")
+        lib.rd_kafka_conf_set_dr_msg_cb(conf, self._on_delivery)
+        lib.rd_kafka_conf_set_stats_cb(conf, self._on_statistics)
+        handle = lib.rd_kafka_new(0, conf, problem, len(problem))
+        if not handle:
+            lib.rd_kafka_conf_destroy(conf)
+            raise ConfigError(f"config: {problem.value.decode(errors='replace')}")
+        return int(handle)
+
+    def _delivered(self, _rk: int, message: int, _opaque: int) -> None:
+        """Called for failed rows only (`delivery.report.only.error`)."""
+        self._failed += 1
+        self._first_failure = self._first_failure or ctypes.cast(message, POINTER(c_int))[0]
+
+    def _statistics(self, _rk: int, text: int, length: int, _opaque: int) -> int:
+        eos = json.loads(ctypes.string_at(text, length)).get("eos", {})
+        if eos.get("producer_id", -1) >= 0:
+            self._identities.append((eos["producer_id"], eos["producer_epoch"]))
+        return 0
+
+    # -- transactions -----------------------------------------------------------------------------------------------
+
+    def begin(self) -> tuple[int, int]:
+        """Initialise, which ends whatever this id had open, and begin; (producer id, epoch) once they are known."""
+        self._check(self._lib.rd_kafka_init_transactions(self._handle, self._timeout), "initialise")
+        self._identities.clear()
+        deadline = time.monotonic() + self._timeout / 1000
+        while not self._identities:
+            self._lib.rd_kafka_poll(self._handle, 5)
+            if time.monotonic() > deadline:
+                raise ProduceError("librdkafka did not tell the producer id in time")
+        self._check(self._lib.rd_kafka_begin_transaction(self._handle), "begin")
+        return self._identities[-1]
+
+    def produce(self, topic: str, messages: np.ndarray, *, partitioned: bool) -> None:
+        """Queue a batch of MESSAGE; waits while the queue is full. The buffers are copied before it returns."""
+        flags = _COPY | (_PARTITION if partitioned else 0)
+        rkt = self._topic(topic)
+        while len(messages):
+            address = messages.ctypes.data
+            self._lib.rd_kafka_produce_batch(rkt, PARTITION_UA, flags, address, len(messages))
+            failed = messages[messages["err"] != 0]
+            refused = failed[failed["err"] != _QUEUE_FULL]
+            if len(refused):
+                raise self._error(int(refused[0]["err"]), f"{len(refused)} rows for topic {topic!r} were refused")
+            messages = np.ascontiguousarray(failed)
+            messages["err"] = 0
+            self._lib.rd_kafka_poll(self._handle, 50 if len(messages) else 0)
+
+    def mark(self, topic: str, group: str, offset: int) -> None:
+        """Put an offset of a group into the transaction: it becomes visible with the rows, or not at all."""
+        lib = self._lib
+        offsets = lib.rd_kafka_topic_partition_list_new(1)
+        metadata = lib.rd_kafka_consumer_group_metadata_new(group.encode())
+        try:
+            lib.rd_kafka_topic_partition_list_add(offsets, topic.encode(), 0)
+            lib.rd_kafka_topic_partition_list_set_offset(offsets, topic.encode(), 0, offset)
+            error = lib.rd_kafka_send_offsets_to_transaction(self._handle, offsets, metadata, self._timeout)
+            self._check(error, "add the mark to")
+        finally:
+            lib.rd_kafka_consumer_group_metadata_destroy(metadata)
+            lib.rd_kafka_topic_partition_list_destroy(offsets)
+
+    def flush(self) -> None:
+        """Wait until every row is on the broker; one that is not fails the task."""
+        code = self._lib.rd_kafka_flush(self._handle, self._timeout)
+        if code:
+            raise self._error(code, f"{self._lib.rd_kafka_outq_len(self._handle)} rows are still not on the broker")
+        self._lib.rd_kafka_poll(self._handle, 0)
+        if self._failed:
+            raise self._error(self._first_failure, f"{self._failed} rows did not reach the broker")
+
+    def commit(self) -> None:
+        """Commit from the process that opened it: write-ahead mode."""
+        self._check(self._lib.rd_kafka_commit_transaction(self._handle, self._timeout), "commit")
+
+    def abort(self) -> None:
+        """Abort what is open and forget queued rows."""
+        self._lib.rd_kafka_purge(self._handle, 0x1 | 0x2)
+        self._check(self._lib.rd_kafka_abort_transaction(self._handle, self._timeout), "abort")
+
+    def drop(self) -> None:
+        """Free the producer; an open transaction stays open."""
+        if self._handle is None:
+            return
+        for rkt in self._topics.values():
+            self._lib.rd_kafka_topic_destroy(rkt)
+        self._lib.rd_kafka_destroy(self._handle)
+        self._handle = None
+
+    def _topic(self, name: str) -> int:
+        if name not in self._topics:
+            self._topics[name] = self._lib.rd_kafka_topic_new(self._handle, name.encode(), None)
+        return self._topics[name]
+
+    def _check(self, error: int | None, what: str) -> None:
+        if not error:
+            return
+        code = self._lib.rd_kafka_error_code(error)
+        text = self._lib.rd_kafka_error_string(error).decode(errors="replace")
+        self._lib.rd_kafka_error_destroy(error)
+        raise ProduceError(f"Kafka refused to {what} the transaction: {text}", code)
+
+    def _error(self, code: int, what: str) -> ProduceError:
+        return ProduceError(f"{what}: {self._lib.rd_kafka_err2str(code).decode()}", code)
+
+
+#: What the protocol needs, whatever the user configures.
+_FIXED = {
+    "enable.idempotence": True,
+    "delivery.report.only.error": True,
+    "statistics.interval.ms": 10,
+    "enable.sparse.connections": False,
+    "log_level": 0,
+}
