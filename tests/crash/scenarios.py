@@ -61,7 +61,7 @@ def crash_in_recovery_twice(way: str) -> Scenario:
     return scenario
 
 
-def zombie(fault: str, *, fenced: bool = True) -> Scenario:
+def zombie(fault: str) -> Scenario:
     """The first driver pauses, a second one finishes the job, the first wakes up: it may not decide or double."""
 
     def scenario(work: Work) -> None:
@@ -72,9 +72,8 @@ def zombie(fault: str, *, fenced: bool = True) -> Scenario:
             work.run_clean()
             first.send_signal(signal.SIGCONT)
             code = first.wait(90)
-            if fenced:
-                assert code != 0, "the zombie went on as if nothing had happened"
-                assert "FencedError" in work.log(run), work.log(run)
+            assert code != 0, "the zombie went on as if nothing had happened"
+            assert "FencedError" in work.log(run), work.log(run)
             work.run_clean()
             work.assert_clean()
         finally:

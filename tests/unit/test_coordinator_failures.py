@@ -58,7 +58,7 @@ class _Unanswered(LocalStorage):
         return result
 
     def read(self, name: str) -> bytes:
-        if self.broken:
+        if self.broken and name.startswith("decisions/"):
             raise TimeoutError("no answer")
         return super().read(name)
 

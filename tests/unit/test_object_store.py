@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.log import CheckpointLog
-from holdfast.checkpoint.storage import ObjectStorage, open_storage
+from holdfast.checkpoint.object_store import ObjectStorage
+from holdfast.checkpoint.storage import open_storage
 from holdfast.committers.sql import SqlCheckpointCommitter
 from holdfast.connectors.sqlite import SqliteSink
 from holdfast.errors import ConfigError, FencedError, MissingExtraError, RecordError, UnsafeStorageError
@@ -254,7 +255,7 @@ class _Conflicts(_Overwrites):
 
 
 def test_a_conflict_with_another_writer_is_asked_again(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.checkpoint.storage._CONFLICT_WAITS", (0.0, 0.0))
+    monkeypatch.setattr("holdfast.checkpoint.object_store._CONFLICT_WAITS", (0.0, 0.0))
     store = ObjectStorage(f"s3://{bucket}/ck")
     store._fs = _Conflicts(store._fs)
     store._fs.times = 2

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.storage import LocalStorage, ObjectStorage, open_storage
+from holdfast.checkpoint.object_store import ObjectStorage
+from holdfast.checkpoint.storage import LocalStorage, open_storage
 from holdfast.errors import ConfigError, StorageError, UnsafeStorageError
 
 

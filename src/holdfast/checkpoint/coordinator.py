@@ -17,7 +17,7 @@ from holdfast.checkpoint.records import check_plain
 from holdfast.core.model import CheckpointId, Committable, Decided
 from holdfast.core.recovery import STEPS, Commit, Moment, Step, complete_through, owed, plan_recovery
 from holdfast.core.states import Event, State, advance
-from holdfast.errors import BacklogFullError, FencedError, LineageError, StaleCheckpointError
+from holdfast.errors import PERMANENT, BacklogFullError, FencedError, LineageError, StaleCheckpointError
 from holdfast.testing import faults
 
 logger = logging.getLogger("holdfast")
@@ -50,7 +50,8 @@ class Coordinator:
         self._clock = clock
         # One at a time: batches, the timer and the start all sweep and deliver.
         self._lock = threading.RLock()
-        self._background: Exception | None = None
+        #: why the timer gave up
+        self.failure: Exception | None = None
         self._lagging: set[CheckpointId] = set()
         self._opened: list[Sink] = []
         self.run_info: Run | None = None
@@ -92,8 +93,8 @@ class Coordinator:
 
     def run(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
         """One micro-batch. Returning means every sink that may not lag has it; Spark may then commit it."""
-        if self._background is not None:
-            raise self._background
+        if self.failure is not None:
+            raise self.failure
         self._log.ensure_not_fenced()
         if checkpoint_id in self._log.facts.decided:
             self._replay(checkpoint_id, batch)
@@ -102,21 +103,29 @@ class Coordinator:
             self._write(checkpoint_id, batch)
         with self._lock:
             self._log.prune()
+        # Spark would stop a fenced driver too, when it writes its own commit, but its error names no way out.
+        self._log.ensure_not_fenced()
         with faults.point("batch.return"):
             return
 
     def tick(self) -> None:
-        """The timer: deliver what lags although no batch comes (rule 7). A permanent error fails the next batch."""
-        if self._background is not None or not self._lagging:
+        """The timer: deliver what lags although no batch comes (rule 7).
+
+        An error that trying again cannot mend is kept in `failure`: the next batch raises it, and whoever runs the
+        timer stops the query. Any other is tried again at the next tick.
+        """
+        if self.failure is not None or not self._lagging:
             return
         if not self._lock.acquire(blocking=False):
             return
         try:
             self._log.ensure_not_fenced()
             self._perform(Moment.TIMER)
-        except Exception as error:
-            self._background = error
-            logger.exception("delivery of pending checkpoints stopped; the next batch will fail with this error")
+        except PERMANENT as error:
+            self.failure = error
+            logger.exception("delivery of pending checkpoints stopped; the query will fail with this error")
+        except Exception:  # the storage or the engine; the next batch meets it too if it lasts
+            logger.exception("delivery of pending checkpoints failed, trying again")
         finally:
             self._lock.release()
 
@@ -156,10 +165,10 @@ class Coordinator:
         with clock.phase("decide"):
             decided = self._decide(checkpoint_id, committables, started, operator_state)
         state = advance(state, Event.DECIDE)
-        with self._lock, clock.phase("commit"):
+        with self._lock:
             self._lagging.add(checkpoint_id)
             self._warn_of_timeouts(started)
-            done = self._perform(Moment.DECIDED, current=checkpoint_id)
+            done = self._perform(Moment.DECIDED, clock, current=checkpoint_id)
             state = advance(state, Event.LAG if checkpoint_id in self._lagging else Event.COMMIT)
         self._add_history(checkpoint_id, state, clock, reports, decided, done)
 
@@ -210,16 +219,21 @@ class Coordinator:
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def _perform(self, moment: Moment, *, current: CheckpointId | None = None) -> dict[Commit, Any]:
+    def _perform(
+        self, moment: Moment, clock: Phases | None = None, *, current: CheckpointId | None = None
+    ) -> dict[Commit, Any]:
         """Do what the table of steps says for this moment; `current` writes its own history."""
         done: dict[Commit, Any] = {}
+        clock = clock or Phases(self._clock)
         with self._lock:
             for step in STEPS[moment]:
                 if step is Step.SWEEP:
                     self._sweep()
                 elif step is Step.DELIVER:
-                    done = self._delivery.deliver()
-                    self._completed(current)
+                    with clock.phase("commit"):
+                        done = self._delivery.deliver()
+                    with clock.phase("notify"):
+                        self._completed(current)
         return done
 
     def _sweep(self) -> None:

@@ -142,10 +142,11 @@ class CheckpointLog:
         return sorted(int(name) for name in self.storage.names("generations") if _GENERATION.fullmatch(name))
 
     def ensure_not_fenced(self) -> None:
-        """Raise when a newer generation exists."""
-        claimed = self.generations()
+        """Raise when a newer generation exists. They are claimed one by one, so it is enough to look for the next."""
+        successor = self.generation + 1
+        claimed = [self.generation, *([successor] if self._exists(f"generations/{successor}") else [])]
         if not fence.may_decide(self.generation, claimed):
-            raise self._fenced(claimed[-1])
+            raise self._fenced(successor)
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
@@ -208,6 +209,13 @@ class CheckpointLog:
             return self.storage.read(name) == data
         except FileNotFoundError:
             return False
+
+    def _exists(self, name: str) -> bool:
+        try:
+            self.storage.read(name)
+        except FileNotFoundError:
+            return False
+        return True
 
     def _list_slots(self) -> list[Slot]:
         slots = []

@@ -40,8 +40,11 @@ def prunable(
 ) -> tuple[list[CheckpointId], list[Slot]]:
     """Checkpoints and slots that may be forgotten: complete, all before them complete, older than `retain`.
 
-    Abort slots are the fence and stay for ever (rule 5). The newest checkpoint of the log always stays.
+    Abort slots are the fence and stay for ever (rule 5). The newest checkpoint of the log always stays, and so does the
+    last slot of every generation: a successor counts from it, and would else fence a slot its owner is past already.
     """
+    records = list(records)
+    last = {slot.generation: slot for slot in sorted(r.slot for r in records)}
     known = [r for r in records if r.kind is not RecordKind.ABORT and r.checkpoint_id is not None]
     sinks: dict[CheckpointId, set[str]] = {}
     slots: dict[CheckpointId, list[Slot]] = {}
@@ -53,6 +56,8 @@ def prunable(
     gone: list[CheckpointId] = []
     for checkpoint_id in ids[: max(0, len(ids) - max(1, retain))]:
         if not sinks[checkpoint_id] <= set(commits.get(checkpoint_id, ())):
+            break
+        if any(last[slot.generation] == slot for slot in slots[checkpoint_id]):
             break
         gone.append(checkpoint_id)
     return gone, sorted(slot for checkpoint_id in gone for slot in slots[checkpoint_id])

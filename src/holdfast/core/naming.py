@@ -15,7 +15,7 @@ from holdfast.errors import ConfigError
 _SAFE = frozenset((string.ascii_letters + string.digits + "_").encode())
 _PREFIX = "hf1"
 _LINEAGE = re.compile(r"[0-9a-f]{32}")
-_NUMBER = re.compile(r"0|[1-9][0-9]*")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 MAX_NAME = 100
 
 

@@ -30,6 +30,8 @@ class Live:
         self._query: StreamingQuery | None = None
         self._coordinator: Coordinator | None = None
         self._advance: Callable[[], None] = lambda: None
+        #: why the timer stopped the query
+        self.failure: Exception | None = None
 
     @property
     def active(self) -> bool:
@@ -56,6 +58,10 @@ class Live:
                 coordinator.tick()
                 self._advance()
                 next_tick = time.monotonic() + TICK
+            if coordinator.failure is not None and self._query is not None:
+                self.failure = coordinator.failure
+                self._query.stop()
+                break
             time.sleep(LOOK)
         self.finish()
 
@@ -73,6 +79,19 @@ class Live:
                 self.location,
                 len(left),
             )
+
+
+class HoldfastQuery(StreamingQuery):
+    """Spark's StreamingQuery, which also fails with what failed between two batches."""
+
+    live: Live | None = None
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:
+        """See StreamingQuery."""
+        ended = super().awaitTermination(timeout)
+        if ended is not False and self.live is not None and self.live.failure is not None:
+            raise self.live.failure
+        return ended
 
 
 _lock = threading.Lock()

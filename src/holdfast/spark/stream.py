@@ -19,7 +19,7 @@ from holdfast.core.naming import check_name
 from holdfast.errors import ConfigError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark.kafka import KafkaProgress
-from holdfast.spark.live import reserve
+from holdfast.spark.live import HoldfastQuery, reserve
 from holdfast.spark.tasks import SparkBatch, SparkTasks
 
 DELIVERIES = ("exactly-once", "at-least-once")
@@ -99,8 +99,13 @@ class HoldfastWriter(DataStreamWriter):
             except BaseException:
                 coordinator.close()
                 raise
+            assert isinstance(query, HoldfastQuery)
+            query.live = live
             live.follow(query, coordinator, advance)
             return query
+
+    def _sq(self, jsq: Any) -> StreamingQuery:
+        return HoldfastQuery(jsq)
 
     def option(self, key: str, value: Any) -> DataStreamWriter:
         """See DataStreamWriter; the checkpoint location is fixed by `write_stream`."""

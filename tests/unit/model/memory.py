@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from holdfast.checkpoint import records
@@ -66,6 +67,19 @@ class Killed(Exception):
     """The driver is gone; nothing it calls answers any more."""
 
 
+def _answer(action: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[[], Any]:
+    """Perform the action now; what is returned gives its result, or raises its error, later."""
+    try:
+        result = action(*arguments)
+    except FileNotFoundError as error:
+        return partial(_raise, error)
+    return lambda: result
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
 class View:
     """One driver's way to the store."""
 
@@ -91,15 +105,15 @@ class View:
             self._fault = (how, count - 1, after)
             return action(*arguments)
         self._fault = None
-        if after:
-            action_result = action(*arguments)
+        # The answer of a call may be that there is no such file; a pause after it keeps that answer, too.
+        answer = _answer(action, arguments) if after else None
         if how == "kill":
             self.dead = True
             raise Killed
         if how == "lose":
             raise OSError("no answer")
         self._pause()
-        return action_result if after else action(*arguments)
+        return (answer or _answer(action, arguments))()
 
     def create(self, name: str, data: bytes) -> bool:
         return self._call(self.memory.create, name, data)
