@@ -139,6 +139,28 @@ def test_a_sink_that_is_down_does_not_stop_the_stream_and_catches_up_by_itself(s
         query.stop()
 
 
+def test_damage_found_while_the_source_is_quiet_fails_the_query(spark, tmp_path) -> None:
+    """No batch comes that could raise it, so the timer stops the query and awaitTermination raises."""
+    (tmp_path / "down").touch()
+    add_file(tmp_path / "in", 0, range(10))
+    recorder = Recorder(tmp_path)
+    writer = hf.write_stream(
+        read_files(spark, tmp_path / "in"), recorder, name="quiet", checkpoint_location=str(tmp_path / "checkpoint")
+    )
+    query = writer.trigger(processingTime="100 milliseconds").start()
+    query.processAllAvailable()
+    (handle,) = (tmp_path / "checkpoint" / "holdfast" / "wal").rglob("*.arrow")
+    right = handle.read_bytes()
+    handle.write_bytes(right[:-1])
+    (tmp_path / "down").unlink()
+    with pytest.raises(errors.RecordError, match=rf"{handle.name} is damaged.*Restore it"):
+        query.awaitTermination(60)
+    assert recorder.sent() == []
+    handle.write_bytes(right)
+    run(read_files(spark, tmp_path / "in"), recorder, tmp_path, name="quiet")
+    assert recorder.sent() == list(range(10))
+
+
 def test_a_restart_without_new_data_delivers_what_lagged(spark, tmp_path) -> None:
     (tmp_path / "down").touch()
     add_file(tmp_path / "in", 0, range(30))

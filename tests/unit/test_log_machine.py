@@ -228,3 +228,35 @@ def _repeatable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("_repeatable")
 class TestLogMachine(LogMachine.TestCase):
     settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+
+
+def test_a_fence_is_never_put_behind_the_owner_when_a_repair_of_an_old_checkpoint_was_pruned() -> None:
+    """Found by the machine: the repair was its generation's last slot, and a successor counted from the one before."""
+    machine = LogMachine()
+    machine.first_driver()
+    machine.decide(0, None, [])
+    machine.decide(0, None, [])
+    machine.repair(0, None, [])
+    for _ in range(2 * len(SINKS)):
+        machine.commit(0, None, [])
+    machine.prune(0, None, [])
+    machine.decide(0, ("pause", 1, False), ["start"])
+    machine.a_fenced_generation_writes_nothing_more()
+    assert [d.generation for d in machine.drivers] == [1]
+
+
+def test_what_is_complete_is_pruned_all_the_same() -> None:
+    machine = LogMachine()
+    machine.first_driver()
+    for _ in range(3):
+        machine.decide(0, None, [])
+        for _ in SINKS:
+            machine.commit(0, None, [])
+    machine.start(None, [])
+    machine.decide(0, None, [])
+    machine.prune(0, None, [])
+    assert sorted(name for name in machine.memory.files if name.startswith("decisions/")) == [
+        "decisions/0.3.json",
+        "decisions/1.0.json",
+    ]
+    assert not machine.memory.names("commits")
