@@ -57,7 +57,7 @@ class Pipeline:
         committer = hf.FileCheckpointCommitter(str(self.location / "committer"))
         coordinator = Coordinator(log, [Nowhere(), Drained(committer=committer)], LoopTasks())
         last = self.done - 1 if self.done else None
-        coordinator.start(EnginePosition(last, last))
+        coordinator.start(lambda: EnginePosition(last, last))
         return coordinator
 
     def run(self, coordinator: Coordinator, count: int = 1) -> None:

@@ -86,7 +86,7 @@ class Engine:
         }
         self.log = CheckpointLog(self.storage, self.pipeline, retain=settings.pop("retain", RETAIN))
         self.coordinator = Coordinator(self.log, sinks, LoopTasks(), **settings)
-        return self.coordinator.start(EnginePosition(self.planned, self.committed), SCHEMA)
+        return self.coordinator.start(lambda: EnginePosition(self.planned, self.committed), SCHEMA)
 
     def restart(self, *sinks: Any, **options: Any) -> Run:
         """The old run is simply forgotten, as a killed process would be."""

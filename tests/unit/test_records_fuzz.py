@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import string
 from pathlib import Path
 from typing import Any
@@ -168,3 +169,13 @@ def test_a_log_with_a_damaged_file_is_refused_with_its_path(location: Path, name
     finally:
         path.write_bytes(whole)
     assert len(list((location / "generations").iterdir())) == 1, "a damaged log is refused before it is claimed"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"\xff\xfe", b"{", b"[" * 100_000, b"[]", b'{"kind":"lineage","version":1}'],
+)
+def test_a_right_checksum_over_nonsense_is_damage_too(raw: bytes) -> None:
+    data = b'{"sha256":"' + hashlib.sha256(raw).hexdigest().encode() + b'","record":' + raw + b"}\n"
+    with pytest.raises(RecordError, match=PATH):
+        records.decode_with(("pipeline", "lineage"), data, PATH, "lineage")

@@ -58,11 +58,14 @@ class Coordinator:
 
     # -- the life of a run ------------------------------------------------------------------------------------------
 
-    def start(self, engine: EnginePosition, schema: Any = None) -> Run:
-        """Claim, fence, read; open the sinks; undo what is undecided and commit what is decided (rules 1, 7; T4)."""
+    def start(self, engine: Callable[[], EnginePosition], schema: Any = None) -> Run:
+        """Claim, fence, read; open the sinks; undo what is undecided and commit what is decided (rules 1, 7; T4).
+
+        `engine` is asked only after the fence: until then an older driver may still plan and decide.
+        """
         with self._lock:
             self._log.start()  # Step.FENCE
-            self._check_engine(engine)
+            self._check_engine(engine())
             self._delivery.check_sinks()
             self._history = History(self._log.storage, self._log.generation)
             self._lagging = {c.checkpoint_id for c in plan_recovery(self._log.facts)}

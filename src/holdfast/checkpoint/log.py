@@ -71,7 +71,7 @@ class CheckpointLog:
             body = {"pipeline": self.pipeline, "lineage": uuid.uuid4().hex}
             self.storage.create(name, records.encode("lineage", records.new_nonce(), body))
             data = self.storage.read(name)
-        found = records.decode(data, self._where(name), "lineage")
+        found = records.decode_with(("pipeline", "lineage"), data, self._where(name), "lineage")
         if found["pipeline"] != self.pipeline:
             raise ConfigError(
                 f"checkpoint location {self.storage.url} belongs to pipeline {found['pipeline']!r}, not "
@@ -234,7 +234,7 @@ class CheckpointLog:
 
     def _read_commit(self, file: str) -> tuple[CheckpointId, str]:
         name = f"commits/{file}"
-        body = records.decode(self._read_file(name), self._where(name), "commit")
+        body = records.decode_with(("checkpoint_id", "sink"), self._read_file(name), self._where(name), "commit")
         if file != _commit_file(body["checkpoint_id"], body["sink"]):
             raise records.damaged(self._where(name), "its name does not fit its content")
         return body["checkpoint_id"], body["sink"]
@@ -250,7 +250,7 @@ class CheckpointLog:
 
     def _fenced(self, by: int) -> FencedError:
         path = f"generations/{by}"
-        owner = records.decode(self.storage.read(path), self._where(path), "generation")
+        owner = records.decode_with(("host", "pid"), self.storage.read(path), self._where(path), "generation")
         return FencedError(
             f"checkpoint location {self.storage.url} was taken over by another driver (generation {by}, process "
             f"{owner['pid']} on {owner['host']}), so this one (generation {self.generation}) may decide nothing any "

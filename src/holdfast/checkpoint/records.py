@@ -59,7 +59,10 @@ def decode(data: bytes, path: str, *kinds: str) -> dict[str, Any]:
     framed = _HEAD + digest + _MIDDLE + raw + _TAIL
     if framed != data or hashlib.sha256(raw).hexdigest().encode() != digest:
         raise damaged(path, "its checksum does not fit its content")
-    document = json.loads(raw)
+    try:
+        document = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, f"it is not JSON ({type(error).__name__})") from error
     if not isinstance(document, dict) or document.get("kind") not in kinds:
         raise damaged(path, f"it is not a {' or '.join(kinds)} record")
     if document.get("version") != VERSION:
@@ -67,6 +70,15 @@ def decode(data: bytes, path: str, *kinds: str) -> dict[str, Any]:
             f"{path} was written by a newer holdfast (record version {document.get('version')}, this one reads "
             f"{VERSION}): upgrade holdfast on this machine"
         )
+    return document
+
+
+def decode_with(fields: tuple[str, ...], data: bytes, path: str, kind: str) -> dict[str, Any]:
+    """The body of a record that must have these fields."""
+    document = decode(data, path, kind)
+    missing = [field for field in fields if field not in document]
+    if missing:
+        raise damaged(path, f"its field {missing[0]!r} is missing")
     return document
 
 

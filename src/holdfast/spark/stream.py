@@ -81,9 +81,12 @@ class HoldfastWriter(DataStreamWriter):
             log = CheckpointLog(open_storage(log_location(self._location)), self._name)
             tasks = SparkTasks(self._df.sparkSession.sparkContext)
             coordinator = Coordinator(log, self._sinks, tasks, delivery=self._delivery, take_over=self._take_over)
-            position = EnginePosition(*engine_position(self._location))
+
+            def position() -> EnginePosition:
+                return EnginePosition(*engine_position(self._location))
+
             sources = KafkaProgress(self._df, open_storage(self._location))
-            sources.check_start(position.planned)
+            sources.check_start(position().planned)
             coordinator.start(position, _arrow_schema(self._df))
 
             def advance() -> None:

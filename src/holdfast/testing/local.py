@@ -145,7 +145,7 @@ class LocalQuery:
         retries = Retries(attempts=3, first_wait=0.0)
         clock = Clock()
         coordinator = Coordinator(log, sinks, PickledTasks(), retries=retries, clock=clock, sleep=clock.skip)
-        info = coordinator.start(EnginePosition(self.planned, self.committed), self.schema)
+        info = coordinator.start(lambda: EnginePosition(self.planned, self.committed), self.schema)
         return LocalRun(self, coordinator, list(sinks), info, clock)
 
 
