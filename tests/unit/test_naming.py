@@ -10,6 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from holdfast.core.naming import (
+    MAX_ESCAPED,
     MAX_NAME,
     Task,
     check_name,
@@ -25,7 +26,8 @@ from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 
 def _allowed(text: str) -> bool:
-    return text.isprintable() and text == text.strip() and 1 <= len(text.encode()) <= MAX_NAME
+    fits = 1 <= len(text.encode()) <= MAX_NAME and len(escape(text)) <= MAX_ESCAPED
+    return fits and text.isprintable() and text == text.strip()
 
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40).filter(_allowed)
@@ -128,6 +130,7 @@ def test_any_printable_name_is_allowed(name: str) -> None:
         ("x\n", "printable characters only"),
         ("a\0b", "printable characters only"),
         ("\ud800", "not valid Unicode"),
+        ("日" * 25, "too long for a file name"),
     ],
 )
 def test_a_bad_name_is_refused_with_the_reason(name: object, message: str) -> None:

@@ -17,6 +17,8 @@ _PREFIX = "hf1"
 _LINEAGE = re.compile(r"[0-9a-f]{32}")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}")
 MAX_NAME = 100
+#: Of the escaped form: with a lineage or a checkpoint id beside it, it must still fit a file name of 255 bytes.
+MAX_ESCAPED = 220
 
 
 def escape(text: str) -> str:
@@ -48,6 +50,11 @@ def check_name(kind: str, name: object) -> str:
         raise ConfigError(f"{kind} must have 1 to {MAX_NAME} bytes, and {name[:40]!r} has {length}")
     if not name.isprintable() or name != name.strip():
         raise ConfigError(f"{kind} {name!r} may hold printable characters only and no blanks at its ends")
+    if len(escape(name)) > MAX_ESCAPED:
+        raise ConfigError(
+            f"{kind} {name!r} is too long for a file name: there every byte but letters, digits and _ takes three, and "
+            f"{MAX_ESCAPED} is the limit. Choose a shorter one"
+        )
     return name
 
 
