@@ -16,6 +16,7 @@ import pytest
 
 from holdfast.checkpoint.storage import LocalStorage, open_storage
 from holdfast.core.naming import Task
+from holdfast.core.recovery import may_undo
 from holdfast.errors import ConfigError, HoldfastError, RecordError
 from holdfast.sinks import wal
 from holdfast.sinks.subtask import current_task, write_subtask
@@ -205,3 +206,28 @@ def test_the_iterator_is_drained_and_empty_batches_begin_nothing(endpoint: Endpo
     report = write_subtask([PreparingSink(endpoint)], [task("")], batches)
     assert next(batches, None) is None
     assert (report.rows, report.committables, endpoint.called("begin")) == (0, (), [])
+
+
+def test_w6_a_sweep_beside_a_long_backlog_looks_at_each_file_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every batch sweeps: with each file compared to each committable, a thousand checkpoints would stop the query."""
+    compared = 0
+
+    def counting(found: Any, own: int, decided: Any) -> bool:
+        nonlocal compared
+        compared += len(list(decided))
+        return may_undo(found, own, decided)
+
+    class Full(LocalStorage):
+        def walk(self, folder: str) -> list[str]:
+            return [*files, orphan]
+
+        def delete(self, name: str) -> None:
+            deleted.append(name)
+
+    deleted: list[str] = []
+    files = [f"wal/target/{n}/0-0-{n}-{n:032x}.arrow" for n in range(500)]
+    orphan = f"wal/target/7/0-1-9999-{'f' * 32}.arrow"
+    monkeypatch.setattr(wal, "may_undo", counting)
+    assert wal.sweep(Full("/nowhere"), "target", 0, {n: [{"handle": f}] for n, f in enumerate(files)}) == [orphan]
+    assert deleted == [orphan]
+    assert compared <= len(files)

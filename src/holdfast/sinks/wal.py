@@ -144,11 +144,13 @@ def sweep(
     decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]],
 ) -> list[str]:
     """Remove files no record names, if they are of this or an older generation (W8, rule 3); returns their names."""
-    named = [Committable(sink, 0, c["handle"]) for committables in decided.values() for c in committables]
+    # By path, so that a backlog of n files costs n looks a batch and not n times n.
+    named = {c["handle"]: Committable(sink, 0, c["handle"]) for committables in decided.values() for c in committables}
     removed = []
     for path in storage.walk(f"wal/{escape(sink)}"):
         match = _FILE.fullmatch(path)
-        if match and may_undo(Leftover(int(match[1]), path), generation, named):
+        same = [named[path]] if path in named else []
+        if match and may_undo(Leftover(int(match[1]), path), generation, same):
             removed.append(path)
     discard(storage, [{"handle": path} for path in removed])
     return removed
