@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 from holdfast.connectors.kafka.rdkafka import MESSAGE, PARTITION_UA
 from holdfast.errors import ConfigError, RowError
 
-COLUMNS = ("key", "value", "topic", "partition", "headers")
+COLUMNS = ("key", "value", "topic", "partition")
 _BYTES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 #: somewhere to point to for values that are there but empty; a null pointer would mean null
 _EMPTY = np.zeros(1, "u1")
 
 
 def check_schema(schema: pa.Schema, topic: str | None) -> None:
-    """The columns of Spark's own Kafka sink: value, and optionally key, topic, partition, headers."""
+    """The columns of Spark's own Kafka sink: value, and optionally key, topic, partition; no headers yet."""
     names = schema.names
     unknown = [name for name in names if name not in COLUMNS]
     if "value" not in names or unknown:

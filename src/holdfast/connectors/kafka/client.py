@@ -26,11 +26,15 @@ def check_servers(servers: object) -> str:
 
 
 def client_config(servers: str, options: Mapping[str, str]) -> dict[str, Any]:
-    """Settings for a librdkafka client from the `kafka.*` options given to Spark's source."""
+    """Settings for a librdkafka client from the `kafka.*` options given to Spark's source.
+
+    What only Java's client knows (`fetch.max.wait.ms`) is left out: librdkafka would refuse it, and it is Spark's.
+    """
+    from holdfast.connectors.kafka.rdkafka import takes
+
     config = {key.removeprefix("kafka."): value for key, value in options.items() if key.startswith("kafka.")}
-    for key in _JAVA_ONLY:
-        config.pop(key, None)
-    return {**config, "bootstrap.servers": servers, "log_level": 0}
+    known = {key: value for key, value in config.items() if key not in _JAVA_ONLY and takes(key)}
+    return {**known, "bootstrap.servers": servers, "log_level": 0}
 
 
 def admin(config: Mapping[str, Any]) -> AdminClient:

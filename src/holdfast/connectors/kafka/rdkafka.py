@@ -29,6 +29,7 @@ MESSAGE = np.dtype(
 )
 PARTITION_UA = -1
 _QUEUE_FULL = -184
+_UNKNOWN = -2
 _COPY, _PARTITION = 0x2, 0x8
 _DELIVERY = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
 _STATISTICS = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p)
@@ -91,6 +92,16 @@ def library() -> ctypes.CDLL:
     return lib
 
 
+def takes(key: str) -> bool:
+    """Whether librdkafka has a setting of this name."""
+    lib, problem = library(), ctypes.create_string_buffer(512)
+    conf = lib.rd_kafka_conf_new()
+    try:
+        return bool(lib.rd_kafka_conf_set(conf, key.encode(), b"", problem, len(problem)) != _UNKNOWN)
+    finally:
+        lib.rd_kafka_conf_destroy(conf)
+
+
 class TransactionalProducer:
     """One transactional producer. Dropping it leaves an open transaction open: that is the point."""
 
@@ -100,6 +111,7 @@ class TransactionalProducer:
         self._failed = 0
         self._first_failure = 0
         self._identities: list[tuple[int, int]] = []
+        self._begun = False
         self._topics: dict[str, int] = {}
         # The callbacks must live as long as the producer.
         self._on_delivery, self._on_statistics = _DELIVERY(self._delivered), _STATISTICS(self._statistics)
@@ -128,6 +140,8 @@ class TransactionalProducer:
         self._first_failure = self._first_failure or ctypes.cast(message, POINTER(c_int))[0]
 
     def _statistics(self, _rk: int, text: int, length: int, _opaque: int) -> int:
+        if self._begun:
+            return 0  # known; with many partitions each of these texts is large, and there are a hundred a second
         eos = json.loads(ctypes.string_at(text, length)).get("eos", {})
         if eos.get("producer_id", -1) >= 0:
             self._identities.append((eos["producer_id"], eos["producer_epoch"]))
@@ -145,6 +159,7 @@ class TransactionalProducer:
             if time.monotonic() > deadline:
                 raise ProduceError("librdkafka did not tell the producer id in time")
         self._check(self._lib.rd_kafka_begin_transaction(self._handle), "begin")
+        self._begun = True
         return self._identities[-1]
 
     def produce(self, topic: str, messages: np.ndarray, *, partitioned: bool) -> None:

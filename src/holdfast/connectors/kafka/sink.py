@@ -186,7 +186,12 @@ class _Transaction:
         self._id = str(ids.make(task))
         config = {**sink.config, "bootstrap.servers": sink.servers, "transactional.id": self._id}
         self._producer = TransactionalProducer(config, timeout=60)
-        self._producer_id, self._epoch = self._producer.begin()
+        try:
+            self._producer_id, self._epoch = self._producer.begin()
+        except BaseException:
+            # Nobody else would: the task has no transaction to abort yet, and its worker process lives on.
+            self._producer.drop()
+            raise
         self._rows = 0
         self._first_topic: str | None = None
         self._counts: dict[str, int] = {}

@@ -102,7 +102,7 @@ def resolve(config: Mapping[str, Any], topics: list[str], pattern: str | None, g
         return _everywhere(partitions, EARLIEST if start.kind == "earliest" else LATEST)
     if start.kind == "timestamp":
         return _at_timestamp(client, partitions, start.timestamp_ms or 0)
-    given = _group_offsets(client, group) if start.kind == "group_offsets" else start.offsets
+    given = _group_offsets(client, group, partitions) if start.kind == "group_offsets" else start.offsets
     what = f"group {group!r}" if start.kind == "group_offsets" else "specific_offsets"
     strangers = [t for t in given if t not in partitions] if start.kind == "specific_offsets" else []
     if strangers:
@@ -134,7 +134,7 @@ def _with_fallback(
     return chosen
 
 
-def _group_offsets(client: AdminClient, group: str) -> Offsets:
+def _group_offsets(client: AdminClient, group: str, partitions: Mapping[str, list[int]]) -> Offsets:
     from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 
     try:
@@ -147,7 +147,13 @@ def _group_offsets(client: AdminClient, group: str) -> Offsets:
         ) from error
     found: Offsets = {}
     for partition in answer.topic_partitions or ():
-        if partition.error is None and partition.offset >= 0:
+        if partition.error is not None and partition.topic in partitions:
+            # Not "no offset": the fallback would skip or repeat rows in silence.
+            raise SourceError(
+                f"the offset of group {group!r} for {partition.topic}[{partition.partition}] cannot be read: "
+                f"{partition.error.str()}; try again, or grant DESCRIBE on the topic"
+            )
+        if partition.offset >= 0:
             found.setdefault(partition.topic, {})[partition.partition] = partition.offset
     return found
 

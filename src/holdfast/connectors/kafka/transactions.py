@@ -148,7 +148,11 @@ class TransactionClient:
             answer = client.list_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(group)], require_stable=True, request_timeout=TIMEOUT_MS / 1000
             )[group].result()
-            offsets = [p.offset for p in answer.topic_partitions or () if p.error is None and p.offset >= 0]
+            partitions = answer.topic_partitions or ()
+            for partition in partitions:
+                if partition.error is not None:  # no answer is not "no mark": that would be a lost transaction
+                    raise HoldfastError(f"Kafka cannot read the mark of group {group!r}: {partition.error.str()}")
+            offsets = [p.offset for p in partitions if p.offset >= 0]
             if offsets:
                 found[group] = max(offsets)
         return found
