@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -49,14 +50,19 @@ class History:
         self._generation = generation
         self._segment = 0
         self._lines: list[bytes] = []
+        # Batches and the timer both add; at the end of a segment one would write the other's line nowhere.
+        self._lock = threading.Lock()
 
     def add(self, checkpoint_id: int, entry: Mapping[str, Any]) -> None:
         """Add what is known now about a checkpoint."""
         line = {"checkpoint_id": checkpoint_id, "generation": self._generation, **entry}
-        self._lines.append(json.dumps(line, separators=(",", ":"), default=str).encode())
-        self._storage.replace(f"history/{self._generation}.{self._segment}.jsonl", b"\n".join(self._lines) + b"\n")
-        if len(self._lines) >= SEGMENT:
-            self._segment, self._lines = self._segment + 1, []
+        text = json.dumps(line, separators=(",", ":"), default=str).encode()
+        with self._lock:
+            self._lines.append(text)
+            name = f"history/{self._generation}.{self._segment}.jsonl"
+            self._storage.replace(name, b"\n".join(self._lines) + b"\n")
+            if len(self._lines) >= SEGMENT:
+                self._segment, self._lines = self._segment + 1, []
 
 
 def log_location(checkpoint_location: str) -> str:

@@ -117,7 +117,10 @@ class CheckpointLog:
 
     def load(self) -> None:
         """Read every slot and commit record; a damaged one is an error, never skipped."""
-        slots, names = self._list_slots(), self.storage.names("commits")
+        # Commits first: an older driver may be pruning, which removes a slot and then its commits. In the other order a
+        # slot read earlier would stand without its commits, as if it were still owed.
+        names = self.storage.names("commits")
+        slots = self._list_slots()
         self._commits = {}
         with ThreadPoolExecutor(max_workers=16) as pool:
             self._records = {record.slot: record for record in pool.map(self._read, slots)}

@@ -34,6 +34,10 @@ class StagedSink(TwoPhaseCommitSink):
         self._run = run
         self._delivered: dict[CheckpointId, list[Mapping[str, Any]]] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is delivered is the driver's business, and grows while another sink lags: tasks do not carry it."""
+        return {**self.__dict__, "_delivered": {}}
+
     @property
     def run(self) -> Run:
         """The query run this sink is part of."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,10 @@ logger = logging.getLogger("holdfast")
 ISOLATION = ("read_committed", "read_uncommitted")
 #: Marks that travel in the source's options, so that write_stream finds them again in the plan.
 _GROUP, _COMMIT, _START, _PROBLEM = (f"holdfast.{name}" for name in ("group", "commit", "start", "problem"))
-_OURS = ("subscribe", "subscribepattern", "assign", "startingoffsets", "startingtimestamp", "kafka.group.id")
+_OURS = (
+    "subscribe", "subscribepattern", "assign", "startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp",
+    "kafka.group.id", "kafka.isolation.level", "kafka.bootstrap.servers",
+)  # fmt: skip
 
 
 def read_kafka(
@@ -56,7 +60,7 @@ def read_kafka(
     given = dict(options or {})
     for key in given:
         if key.lower() in _OURS:
-            raise ConfigError(f"options: {key} is set by read_kafka: use topics, pattern, start or group_id")
+            raise ConfigError(f"options: {key} is set by read_kafka: use its own arguments")
     mode = commit_mode(checkpointing=True, commit_on_checkpoints=commit_offsets is not False)
     starts = _start_options(servers, topics, pattern, group_id, begin, given)
     reader = spark.readStream.format("kafka").options(**given).options(**starts)
@@ -110,6 +114,7 @@ class KafkaProgress:
             for i, o in enumerate(self._sources)
             if o.get(_COMMIT) == CommitMode.ON_CHECKPOINTS
         ]
+        self._lock = threading.Lock()
 
     def check_start(self, planned: CheckpointId | None) -> None:
         """Refuse a start that could not be resolved, unless a checkpoint makes it irrelevant (K2, K7)."""
@@ -122,9 +127,21 @@ class KafkaProgress:
                 raise SourceError(options[_PROBLEM])
 
     def commit(self, complete: CheckpointId | None, location: str) -> None:
-        """Commit the offsets of the last checkpoint that all sinks and Spark have committed, and all before it."""
-        if not self._groups or complete is None:
+        """Commit the offsets of the last checkpoint that all sinks and Spark have committed, and all before it.
+
+        Batches and the timer call it; the second finds it busy and leaves it to the first, so that an older answer
+        never overtakes a newer one. It never fails the query, nor ends the timer (K4).
+        """
+        if not self._groups or complete is None or not self._lock.acquire(blocking=False):
             return
+        try:
+            self._commit(complete, location)
+        except Exception as error:  # noqa: BLE001  the storage; the next batch meets it too if it lasts
+            logger.warning("group offsets not committed, trying again later: %s: %s", type(error).__name__, error)
+        finally:
+            self._lock.release()
+
+    def _commit(self, complete: CheckpointId, location: str) -> None:
         _, committed = engine_position(location)
         last = min(complete, -1 if committed is None else committed)
         if last < 0:

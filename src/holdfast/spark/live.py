@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.checkpoint.coordinator import Coordinator
@@ -85,6 +86,14 @@ class HoldfastQuery(StreamingQuery):
     """Spark's StreamingQuery, which also fails with what failed between two batches."""
 
     live: Live | None = None
+
+    def exception(self) -> StreamingQueryException | None:
+        """See StreamingQuery."""
+        found = super().exception()
+        if found is None and self.live is not None and self.live.failure is not None:
+            failure = self.live.failure
+            return StreamingQueryException(f"{type(failure).__name__}: {failure}")
+        return found
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:
         """See StreamingQuery."""
