@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 import holdfast as hf
+from tests.spark_conf import FAST
 
 SCHEMA = "id long, word string, at timestamp"
 
@@ -52,7 +53,7 @@ def main() -> None:
     """Run the query over all input there is, then end."""
     spec = json.loads(sys.argv[1])
     work = spec["work"]
-    conf = {"spark.master": spec.get("master", "local[2]"), "spark.driver.memory": "1g"}
+    conf = {**FAST, "spark.master": spec.get("master", "local[2]")}
     spark = hf.session("crash", conf={**conf, **spec.get("conf", {})})
     spark.sparkContext.setLogLevel("ERROR")
     source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(f"{work}/in")

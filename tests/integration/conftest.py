@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.servers.kafka import KafkaBroker
+from tests.spark_conf import FAST
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +42,7 @@ def spark() -> Iterator[SparkSession]:
     """One Spark for all integration tests, with the Kafka connector."""
     import holdfast as hf
 
-    session = hf.session("tests", kafka=True, conf={"spark.master": "local[2]", "spark.driver.memory": "1g"})
+    session = hf.session("tests", kafka=True, conf={**FAST, "spark.master": "local[2]"})
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

@@ -109,13 +109,13 @@ def test_a_new_folder_is_durable_before_anything_is_put_into_it(
 
 
 def test_a_stream_is_synced_before_its_writer_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """W2: a sealed handle is durable, its content and its name."""
+    """W2: a sealed handle is durable, its content, its name and its folder's, which a killed task may have made."""
     (tmp_path / "wal").mkdir()
     recorder = _Recorder(monkeypatch, tmp_path)
     with LocalStorage(str(tmp_path)).writer("wal/x.arrow") as file:
         file.write(b"rows")
         assert recorder.calls == []
-    assert recorder.calls == [("fsync", "wal/x.arrow"), ("fsync", "wal")]
+    assert recorder.calls == [("fsync", "wal/x.arrow"), ("fsync", "wal"), ("fsync", ".")]
 
 
 def test_who_is_told_that_a_name_exists_can_rely_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from holdfast.checkpoint import refusals
 from holdfast.checkpoint.delivery import Delivery, Retries, totals
 from holdfast.checkpoint.history import History
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import Batch, EnginePosition, Run, Sink, SubtaskReport, Tasks
 from holdfast.checkpoint.records import check_plain
-from holdfast.core.model import CheckpointId, Committable, Decided
+from holdfast.core.model import CheckpointId, Committable, Decided, Outcome
 from holdfast.core.recovery import STEPS, Commit, Moment, Step, complete_through, owed, plan_recovery
 from holdfast.core.states import Event, State, advance
-from holdfast.errors import PERMANENT, BacklogFullError, FencedError, LineageError, StaleCheckpointError
+from holdfast.errors import PERMANENT, FencedError, LineageError
 from holdfast.testing import faults
 
 logger = logging.getLogger("holdfast")
@@ -53,6 +54,8 @@ class Coordinator:
         #: why the timer gave up
         self.failure: Exception | None = None
         self._lagging: set[CheckpointId] = set()
+        #: what earlier runs decided and did not finish
+        self._inherited: frozenset[CheckpointId] = frozenset()
         self._opened: list[Sink] = []
         self.run_info: Run | None = None
 
@@ -65,10 +68,11 @@ class Coordinator:
         """
         with self._lock:
             self._log.start()  # Step.FENCE
-            self._check_engine(engine())
-            self._delivery.check_sinks()
+            refusals.check_engine(self._log, engine(), adopt=self._take_over)
+            refusals.check_sinks(self._log, [sink.name for sink in self._sinks])
             self._history = History(self._log.storage, self._log.generation)
             self._lagging = {c.checkpoint_id for c in plan_recovery(self._log.facts)}
+            self._inherited = frozenset(self._lagging)
             try:
                 self.run_info = self._open_sinks(schema)
                 self._restore_state()
@@ -82,17 +86,15 @@ class Coordinator:
                 raise
             return self.run_info
 
-    def close(self) -> None:
-        """The run is over; every sink is closed even if one of them fails to."""
-        with self._lock:
-            errors = []
-            while self._opened:
-                try:
-                    self._opened.pop().close()
-                except Exception as error:  # noqa: BLE001  collected and raised below
-                    errors.append(error)
-            if errors:
-                raise errors[0]
+    def close(self, wait: float = -1) -> None:
+        """The run is over; every sink is closed. TimeoutError when a delivery is under way for longer than `wait`."""
+        if not self._lock.acquire(timeout=wait):
+            raise TimeoutError("a delivery is still under way")
+        try:
+            opened, self._opened = self._opened, []
+            _each(lambda sink: sink.close(), reversed(opened))
+        finally:
+            self._lock.release()
 
     def run(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
         """One micro-batch. Returning means every sink that may not lag has it; Spark may then commit it."""
@@ -102,7 +104,7 @@ class Coordinator:
         if checkpoint_id in self._log.facts.decided:
             self._replay(checkpoint_id, batch)
         else:
-            self._check_not_stale(checkpoint_id)
+            refusals.check_not_stale(self._log, checkpoint_id)
             self._write(checkpoint_id, batch)
         with self._lock:
             self._log.prune()
@@ -151,7 +153,7 @@ class Coordinator:
         state = State.RUNNING
         try:
             self._perform(Moment.BATCH)
-            self._check_backlog()
+            refusals.check_backlog(self._log, self._sinks, self._delivery.blocked)
             with clock.phase("tasks"):
                 reports = batch.write(self.run_info, self._sinks, checkpoint_id, started)
                 committables = [c for report in reports for c in report.committables]
@@ -170,7 +172,7 @@ class Coordinator:
         state = advance(state, Event.DECIDE)
         with self._lock:
             self._lagging.add(checkpoint_id)
-            self._warn_of_timeouts(started)
+            refusals.warn_of_timeouts(self._sinks, self._clock() - started / 1000)
             done = self._perform(Moment.DECIDED, clock, current=checkpoint_id)
             state = advance(state, Event.LAG if checkpoint_id in self._lagging else Event.COMMIT)
         self._add_history(checkpoint_id, state, clock, reports, decided, done)
@@ -249,10 +251,10 @@ class Coordinator:
         missing = {c.checkpoint_id for c in plan_recovery(self._log.facts)}
         for checkpoint_id in sorted(self._lagging - missing):
             self._lagging.discard(checkpoint_id)
-            for sink in self._sinks:
-                sink.notify_checkpoint_complete(checkpoint_id)
             if checkpoint_id != current:
-                self._history.add(checkpoint_id, {"status": State.COMPLETE, "restored": True})
+                inherited = checkpoint_id in self._inherited
+                self._history.add(checkpoint_id, {"status": State.COMPLETE, "restored": inherited})
+            _each(lambda sink, number=checkpoint_id: sink.notify_checkpoint_complete(number), self._sinks)  # type: ignore[misc]
 
     def _open_sinks(self, schema: Any) -> Run:
         """Open every sink; on a take-over, give this location a new lineage so that old ledgers are set aside."""
@@ -288,72 +290,6 @@ class Coordinator:
         }
         return {name: state for name, state in states.items() if state is not None}
 
-    # -- refusals ---------------------------------------------------------------------------------------------------
-
-    def _check_engine(self, engine: EnginePosition) -> None:
-        """Refuse when Spark's checkpoint and the log are not of the same moment: an old copy of one was restored."""
-        last, where = self._log.last_decided, self._log.storage.url
-        if last is None:
-            if engine.committed is not None and not self._take_over:
-                raise StaleCheckpointError(
-                    f"Spark's checkpoint has committed batches up to {engine.committed}, but the log in {where} is "
-                    "empty: it was deleted, and rows it still held are not delivered; or this checkpoint was made by a "
-                    "query without holdfast. Restore the whole checkpoint location, or start a new one, or pass "
-                    "take_over=True to write_stream to go on from here"
-                )
-            return
-        if engine.planned is None or engine.planned < last:
-            found = "no batches" if engine.planned is None else f"batches up to {engine.planned}"
-            raise StaleCheckpointError(
-                f"the log in {where} has decided checkpoints up to {last}, but Spark's checkpoint beside it knows "
-                f"{found}: Spark's part was deleted or is an old copy, and its next rows would be taken for delivered "
-                "ones. Restore the whole checkpoint location, or start a new one under a new pipeline name"
-            )
-        if engine.committed is not None and engine.committed > last:
-            raise StaleCheckpointError(
-                f"Spark's checkpoint has committed batches up to {engine.committed}, but the log in {where} ends at "
-                f"{last}: the log is an old copy. Restore the whole checkpoint location, or start a new one under a "
-                "new pipeline name"
-            )
-
-    def _check_not_stale(self, checkpoint_id: CheckpointId) -> None:
-        last = self._log.last_decided
-        if last is not None and checkpoint_id <= last:
-            raise StaleCheckpointError(
-                f"Spark asks for checkpoint {checkpoint_id}, but {last} is decided already and {checkpoint_id} is no "
-                f"longer in the log of {self._log.storage.url}: Spark's part of the checkpoint is an old copy. Restore "
-                "the whole checkpoint location, or start a new one under a new pipeline name"
-            )
-
-    def _check_backlog(self) -> None:
-        for sink in self._sinks:
-            pending = owed(self._log.facts, sink.name)
-            size = sum(c.bytes for committables in pending.values() for c in committables)
-            for option, value, limit in (
-                ("max_pending", len(pending), sink.max_pending),
-                ("max_pending_bytes", size, sink.max_pending_bytes),
-            ):
-                if limit is not None and value > 0 and value >= limit:
-                    why = self._delivery.blocked.get(sink.name, "no reason was given")
-                    raise BacklogFullError(
-                        f"sink {sink.name!r} has {len(pending)} undelivered checkpoints ({size} bytes), and "
-                        f"{option}={limit}; its last failure: {why}. Nothing is lost: the rows are in the log under "
-                        f"{self._log.storage.url}. Repair the endpoint or raise {option}, then start the query again"
-                    )
-
-    def _warn_of_timeouts(self, started: int) -> None:
-        elapsed = self._clock() - started / 1000
-        for sink in self._sinks:
-            timeout = sink.transaction_timeout
-            if timeout is not None and elapsed > 0.8 * timeout:
-                logger.warning(
-                    "transactions of sink %s have been open for %.1f s, over 80 %% of the endpoint's timeout of "
-                    "%.1f s: raise the timeout or make batches smaller",
-                    sink.name,
-                    elapsed,
-                    timeout,
-                )
-
     def _add_history(
         self,
         checkpoint_id: CheckpointId,
@@ -367,6 +303,9 @@ class Coordinator:
             name: {**totals(decided.of(name)), "outcome": done.get(Commit(checkpoint_id, name), "pending")}
             for name in decided.sinks
         }
+        for name in self._log.facts.commits.get(checkpoint_id, ()):
+            if sinks[name]["outcome"] == "pending":  # the timer was faster
+                sinks[name]["outcome"] = Outcome.COMMITTED
         entry = {
             "status": state,
             "started": clock.started,
@@ -395,6 +334,18 @@ class Phases:
             yield
         finally:
             self.durations[name] = round(self.durations.get(name, 0.0) + self._clock() - begin, 6)
+
+
+def _each(do: Callable[[Sink], None], sinks: Iterable[Sink]) -> None:
+    """Do it for every sink, even if one of them raises; then raise the first error."""
+    errors = []
+    for sink in sinks:
+        try:
+            do(sink)
+        except Exception as error:  # noqa: BLE001  raised below
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def first_line(error: BaseException) -> str:

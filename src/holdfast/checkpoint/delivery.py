@@ -56,16 +56,6 @@ class Delivery:
         #: what the last pass could not deliver, by sink; shown in errors and statistics
         self.blocked: dict[str, str] = {}
 
-    def check_sinks(self) -> None:
-        """Refuse to start when a decided checkpoint owes rows to a sink that is no longer in the pipeline."""
-        for action in plan_recovery(self._log.facts):
-            if action.sink not in self._sinks:
-                raise ConfigError(
-                    f"checkpoint {action.checkpoint_id} is decided and still owes its rows to sink {action.sink!r}, "
-                    f"which is not among this pipeline's sinks ({', '.join(self._sinks)}): start once more with that "
-                    "sink, let it catch up, then remove it"
-                )
-
     def deliver(self) -> dict[Commit, Outcome]:
         """Commit everything owed, in order. A sink that may lag stops at its first failure; any other raises."""
         done: dict[Commit, Outcome] = {}

@@ -187,6 +187,9 @@ class CheckpointLog:
         for slot in slots:
             self.storage.delete(_slot_name(slot))
             del self._records[slot]
+        if slots:
+            # Were the commits' removal durable and the slots' not, a power cut would leave decisions that seem owed.
+            self.storage.sync("decisions")
         for checkpoint_id in gone:
             del self._decided[checkpoint_id]
         first = min(self._decided, default=0)

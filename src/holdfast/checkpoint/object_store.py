@@ -94,6 +94,9 @@ class ObjectStorage:
         except FileNotFoundError:
             return
 
+    def sync(self, folder: str) -> None:
+        """See Storage."""
+
     def remove_folder(self, folder: str) -> None:
         """See Storage."""
 

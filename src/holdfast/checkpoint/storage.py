@@ -36,6 +36,9 @@ class Storage(Protocol):
     def delete(self, name: str) -> None:
         """Remove it; it may be gone already."""
 
+    def sync(self, folder: str) -> None:
+        """Make what was deleted in a folder durable."""
+
     def remove_folder(self, folder: str) -> None:
         """Remove a folder if it is empty; a store without folders has nothing to do."""
 
@@ -165,6 +168,10 @@ class LocalStorage:
         """See Storage."""
         self._path(name).unlink(missing_ok=True)
 
+    def sync(self, folder: str) -> None:
+        """See Storage."""
+        fsync_folder(self._path(folder))
+
     def remove_folder(self, folder: str) -> None:
         """See Storage."""
         try:
@@ -206,6 +213,8 @@ class LocalStorage:
                 path.unlink(missing_ok=True)
                 raise
         fsync_folder(path.parent)
+        # Its folder may be another's, who was killed before its name was durable.
+        fsync_folder(path.parent.parent)
 
     def reader(self, name: str) -> BinaryIO:
         """See Storage."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import pyarrow as pa
@@ -16,25 +17,25 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.testing import faults
 
-_current: Task | None = None
+_current: ContextVar[Task | None] = ContextVar("holdfast_task", default=None)
 
 
 def current_task() -> Task:
     """The task this code runs in; only inside `begin`, `write`, `pre_commit`, `abort` and `send_values`."""
-    if _current is None:
+    task = _current.get()
+    if task is None:
         raise HoldfastError("current_task() works only inside a sink's task methods; on the driver there is no task")
-    return _current
+    return task
 
 
 @contextmanager
 def running(task: Task) -> Iterator[None]:
     """Make `current_task()` answer with this task."""
-    global _current
-    before, _current = _current, task
+    token = _current.set(task)
     try:
         yield
     finally:
-        _current = before
+        _current.reset(token)
 
 
 def make_task(run: Run, sink: str, checkpoint_id: CheckpointId, subtask: int, attempt: int, timestamp: int) -> Task:

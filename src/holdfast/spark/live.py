@@ -21,6 +21,8 @@ logger = logging.getLogger("holdfast")
 TICK = 2.0
 #: seconds between two looks whether the query still runs
 LOOK = 0.25
+#: seconds a start waits for the last delivery of a query that has ended
+PATIENCE = 30.0
 
 
 class Live:
@@ -31,6 +33,7 @@ class Live:
         self._query: StreamingQuery | None = None
         self._coordinator: Coordinator | None = None
         self._advance: Callable[[], None] = lambda: None
+        self._ending = threading.Lock()
         #: why the timer stopped the query
         self.failure: Exception | None = None
 
@@ -66,13 +69,19 @@ class Live:
             time.sleep(LOOK)
         self.finish()
 
-    def finish(self) -> None:
-        """Close the sinks; may be called more than once."""
-        if self._coordinator is None:
-            return
-        coordinator, self._coordinator = self._coordinator, None
-        coordinator.close()
-        self._advance()
+    def finish(self, wait: float = -1) -> None:
+        """Close the sinks, once; TimeoutError when a delivery is still under way after `wait` seconds."""
+        if not self._ending.acquire(timeout=wait):
+            raise TimeoutError
+        try:
+            coordinator = self._coordinator
+            if coordinator is None:
+                return
+            coordinator.close(wait)
+            self._coordinator = None
+            self._advance()
+        finally:
+            self._ending.release()
         left = {action.checkpoint_id for action in coordinator.pending}
         if left:
             logger.warning(
@@ -110,10 +119,12 @@ _live: dict[str, Live] = {}
 @contextmanager
 def reserve(location: str, sinks: Sequence[TwoPhaseCommitSink]) -> Iterator[Live]:
     """Refuse a second live query of this process on the same location or sink object; other processes are fenced."""
+    for other in list(_live.values()):
+        if not other.active:
+            _finish(other)
     with _lock:
         for other in list(_live.values()):
             if not other.active:
-                other.finish()
                 del _live[other.location]
             elif other.location == location:
                 raise CheckpointInUseError(
@@ -129,6 +140,17 @@ def reserve(location: str, sinks: Sequence[TwoPhaseCommitSink]) -> Iterator[Live
         with _lock:
             del _live[location]
         raise
+
+
+def _finish(ended: Live) -> None:
+    """Let a query that has ended close its sinks before another opens them."""
+    try:
+        ended.finish(PATIENCE)
+    except TimeoutError:
+        raise CheckpointInUseError(
+            f"the query at {ended.location} has ended, but it is still delivering a pending checkpoint: its endpoint "
+            f"has not answered for {PATIENCE:.0f} s. Give the sink a timeout, and start in a new process"
+        ) from None
 
 
 def _refuse_shared(sinks: Sequence[TwoPhaseCommitSink], other: Live) -> None:

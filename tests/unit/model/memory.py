@@ -37,6 +37,9 @@ class Memory:
     def delete(self, name: str) -> None:
         self.files.pop(name, None)
 
+    def sync(self, folder: str) -> None:
+        """Memory has no power cuts."""
+
     def names(self, folder: str) -> list[str]:
         prefix = f"{folder}/"
         return sorted(name.removeprefix(prefix) for name in self.files if name.startswith(prefix))
@@ -123,6 +126,9 @@ class View:
 
     def delete(self, name: str) -> None:
         self._call(self.memory.delete, name)
+
+    def sync(self, folder: str) -> None:
+        self._call(self.memory.sync, folder)
 
     def names(self, folder: str) -> list[str]:
         return self._call(self.memory.names, folder)

@@ -1,0 +1,98 @@
+"""When the coordinator stops instead of guessing: each says what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+
+from holdfast.checkpoint.log import CheckpointLog
+from holdfast.checkpoint.ports import EnginePosition, Sink
+from holdfast.core.model import CheckpointId
+from holdfast.core.recovery import owed, plan_recovery
+from holdfast.errors import BacklogFullError, ConfigError, StaleCheckpointError
+
+logger = logging.getLogger("holdfast")
+
+
+def check_engine(log: CheckpointLog, engine: EnginePosition, *, adopt: bool) -> None:
+    """Refuse when Spark's checkpoint and the log are not of the same moment: an old copy of one was restored.
+
+    With `adopt`, an empty log beside a used checkpoint is taken as the beginning.
+    """
+    last, where = log.last_decided, log.storage.url
+    if last is None:
+        if engine.committed is not None and not adopt:
+            raise StaleCheckpointError(
+                f"Spark's checkpoint has committed batches up to {engine.committed}, but the log in {where} is "
+                "empty: it was deleted, and rows it still held are not delivered; or this checkpoint was made by a "
+                "query without holdfast. Restore the whole checkpoint location, or start a new one, or pass "
+                "take_over=True to write_stream to go on from here"
+            )
+        return
+    if engine.planned is None or engine.planned < last:
+        found = "no batches" if engine.planned is None else f"batches up to {engine.planned}"
+        raise StaleCheckpointError(
+            f"the log in {where} has decided checkpoints up to {last}, but Spark's checkpoint beside it knows "
+            f"{found}: Spark's part was deleted or is an old copy, and its next rows would be taken for delivered "
+            "ones. Restore the whole checkpoint location, or start a new one under a new pipeline name"
+        )
+    if engine.committed is not None and engine.committed > last:
+        raise StaleCheckpointError(
+            f"Spark's checkpoint has committed batches up to {engine.committed}, but the log in {where} ends at "
+            f"{last}: the log is an old copy. Restore the whole checkpoint location, or start a new one under a "
+            "new pipeline name"
+        )
+
+
+def check_not_stale(log: CheckpointLog, checkpoint_id: CheckpointId) -> None:
+    """Refuse a batch that was decided so long ago that its record is pruned."""
+    last = log.last_decided
+    if last is not None and checkpoint_id <= last:
+        raise StaleCheckpointError(
+            f"Spark asks for checkpoint {checkpoint_id}, but {last} is decided already and {checkpoint_id} is no "
+            f"longer in the log of {log.storage.url}: Spark's part of the checkpoint is an old copy. Restore "
+            "the whole checkpoint location, or start a new one under a new pipeline name"
+        )
+
+
+def check_sinks(log: CheckpointLog, names: Collection[str]) -> None:
+    """Refuse to start when a decided checkpoint owes rows to a sink that is no longer in the pipeline."""
+    for action in plan_recovery(log.facts):
+        if action.sink not in names:
+            raise ConfigError(
+                f"checkpoint {action.checkpoint_id} is decided and still owes its rows to sink {action.sink!r}, "
+                f"which is not among this pipeline's sinks ({', '.join(names)}): start once more with that "
+                "sink, let it catch up, then remove it"
+            )
+
+
+def check_backlog(log: CheckpointLog, sinks: Iterable[Sink], blocked: Mapping[str, str]) -> None:
+    """Refuse a further batch while a sink that may lag has more undelivered than it allows (W6)."""
+    for sink in sinks:
+        pending = owed(log.facts, sink.name)
+        size = sum(c.bytes for committables in pending.values() for c in committables)
+        for option, value, limit in (
+            ("max_pending", len(pending), sink.max_pending),
+            ("max_pending_bytes", size, sink.max_pending_bytes),
+        ):
+            if limit is not None and value > 0 and value >= limit:
+                why = blocked.get(sink.name, "no reason was given")
+                raise BacklogFullError(
+                    f"sink {sink.name!r} has {len(pending)} undelivered checkpoints ({size} bytes), and "
+                    f"{option}={limit}; its last failure: {why}. Nothing is lost: the rows are in the log under "
+                    f"{log.storage.url}. Repair the endpoint or raise {option}, then start the query again"
+                )
+
+
+def warn_of_timeouts(sinks: Iterable[Sink], elapsed: float) -> None:
+    """Say it while there is time: past its timeout an endpoint drops a transaction, decided or not (T7)."""
+    for sink in sinks:
+        timeout = sink.transaction_timeout
+        if timeout is not None and elapsed > 0.8 * timeout:
+            logger.warning(
+                "transactions of sink %s have been open for %.1f s, over 80 %% of the endpoint's timeout of "
+                "%.1f s: raise the timeout or make batches smaller",
+                sink.name,
+                elapsed,
+                timeout,
+            )
