@@ -133,12 +133,22 @@ def end(process: subprocess.Popen[bytes]) -> None:
     finally:
         process.wait()
     for _ in range(200):
-        try:
-            os.killpg(process.pid, 0)
-        except ProcessLookupError:
+        if not _alive(process.pid):
             return
         time.sleep(0.05)
     raise AssertionError(f"process group {process.pid} does not end")
+
+
+def _alive(group: int) -> bool:
+    """Whether a process of this group still runs; a zombie does not, however long init takes to reap it."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, number = path.read_text().rpartition(")")[2].split()[:3]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(number) == group and state not in "ZX":
+            return True
+    return False
 
 
 def wait_until_stopped(process: subprocess.Popen[bytes], timeout: float = 90) -> None:
