@@ -243,3 +243,13 @@ def test_a_location_is_the_folder_spark_means(location: str, root: str) -> None:
 
 def test_another_scheme_is_an_object_store() -> None:
     assert isinstance(open_storage("memory://bucket/ck"), ObjectStorage)
+
+
+def test_what_killed_writers_left_is_removed_once_nobody_can_be_writing_it(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    storage.create("decisions/0.0.json", b"x")
+    old, new = tmp_path / "decisions" / ".tmp-old", tmp_path / "decisions" / ".tmp-new"
+    old.write_bytes(b"half"), new.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    storage.tidy("decisions")
+    assert sorted(path.name for path in (tmp_path / "decisions").iterdir()) == [".tmp-new", "0.0.json"]

@@ -73,6 +73,8 @@ class Coordinator:
             self._history = History(self._log.storage, self._log.generation)
             self._lagging = {c.checkpoint_id for c in plan_recovery(self._log.facts)}
             self._inherited = frozenset(self._lagging)
+            if self._inherited:
+                logger.info("%d checkpoints are decided and not delivered yet: they come first", len(self._inherited))
             try:
                 self.run_info = self._open_sinks(schema)
                 self._restore_state()

@@ -62,6 +62,8 @@ class CheckpointLog:
         self._next = Slot(self.generation, 0)
         self._fence()
         self.load()
+        for folder in ("", "generations", "decisions", "commits", "history"):
+            self.storage.tidy(folder)
 
     def _open_lineage(self) -> str:
         name = "lineage.json"

@@ -97,6 +97,9 @@ class ObjectStorage:
     def sync(self, folder: str) -> None:
         """See Storage."""
 
+    def tidy(self, folder: str) -> None:
+        """See Storage; an upload that was not finished is not a file."""
+
     def remove_folder(self, folder: str) -> None:
         """See Storage."""
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from holdfast.errors import ConfigError, StorageError, UnsafeStorageError
 
 _TEMPORARY = ".tmp-"
+#: seconds after which a temporary file has no writer any more
+_ABANDONED = 3600.0
 
 
 class Storage(Protocol):
@@ -38,6 +41,9 @@ class Storage(Protocol):
 
     def sync(self, folder: str) -> None:
         """Make what was deleted in a folder durable."""
+
+    def tidy(self, folder: str) -> None:
+        """Remove what killed writers left in a folder and nobody can be writing any more."""
 
     def remove_folder(self, folder: str) -> None:
         """Remove a folder if it is empty; a store without folders has nothing to do."""
@@ -171,6 +177,15 @@ class LocalStorage:
     def sync(self, folder: str) -> None:
         """See Storage."""
         fsync_folder(self._path(folder))
+
+    def tidy(self, folder: str) -> None:
+        """See Storage."""
+        with suppress(FileNotFoundError), os.scandir(self._path(folder)) as entries:
+            left = [Path(entry.path) for entry in entries if entry.name.startswith(_TEMPORARY)]
+            for path in left:
+                with suppress(FileNotFoundError):  # another driver tidies too
+                    if path.stat().st_mtime < time.time() - _ABANDONED:
+                        path.unlink()
 
     def remove_folder(self, folder: str) -> None:
         """See Storage."""

@@ -130,6 +130,8 @@ class View:
     def sync(self, folder: str) -> None:
         self._call(self.memory.sync, folder)
 
+    def tidy(self, folder: str) -> None: ...
+
     def names(self, folder: str) -> list[str]:
         return self._call(self.memory.names, folder)
 
