@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant(
         "the decision: nothing durable is written before the commit",
         "checkpoint/log.py",
-        "if not self._create(_slot_name(self._next), kind, records.new_nonce(), records.record_to_body(record)):",
+        "if not self._create(slot_name(self._next), kind, records.new_nonce(), records.record_to_body(record)):",
         "if False:",
         (f"{CRASH}[03-sqlite-kill]",),
     ),

@@ -112,7 +112,7 @@ class CheckpointLog:
     def _fill_with_abort(self, slot: Slot) -> None:
         """Fill the slot, or find it just decided and go one further; the owner stops at its first filled slot."""
         body = records.record_to_body(Record(slot, RecordKind.ABORT)) | {"by_generation": self.generation}
-        while not self._create(_slot_name(slot), RecordKind.ABORT, records.new_nonce(), body):
+        while not self._create(slot_name(slot), RecordKind.ABORT, records.new_nonce(), body):
             if self._read(slot).kind is RecordKind.ABORT:
                 return
             slot = slot.next()
@@ -168,7 +168,7 @@ class CheckpointLog:
         """Fill this generation's next slot; the point of no return. FencedError if a successor filled it first."""
         self.ensure_not_fenced()
         record = Record(self._next, kind, checkpoint_id, tuple(sinks), tuple(committables), timestamp, state)
-        if not self._create(_slot_name(self._next), kind, records.new_nonce(), records.record_to_body(record)):
+        if not self._create(slot_name(self._next), kind, records.new_nonce(), records.record_to_body(record)):
             raise self._fenced(max(self.generations()))
         self._records[self._next] = record
         self._next = self._next.next()
@@ -187,7 +187,7 @@ class CheckpointLog:
         """Forget what is complete and older than `retain`. Commit records go last: without them a decision is owed."""
         gone, slots = fence.prunable(self._records.values(), self._commits, self._retain)
         for slot in slots:
-            self.storage.delete(_slot_name(slot))
+            self.storage.delete(slot_name(slot))
             del self._records[slot]
         if slots:
             # Were the commits' removal durable and the slots' not, a power cut would leave decisions that seem owed.
@@ -236,7 +236,7 @@ class CheckpointLog:
 
     def _read(self, slot: Slot) -> Record:
         if slot not in self._records:
-            name = _slot_name(slot)
+            name = slot_name(slot)
             self._records[slot] = records.record_from_bytes(slot, self._read_file(name), self._where(name))
         return self._records[slot]
 
@@ -273,5 +273,6 @@ def _commit_file(checkpoint_id: CheckpointId, sink: str) -> str:
     return f"{checkpoint_id}.{escape(sink)}.json"
 
 
-def _slot_name(slot: Slot) -> str:
+def slot_name(slot: Slot) -> str:
+    """Where a slot's record is."""
     return f"decisions/{slot.generation}.{slot.index}.json"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -104,11 +104,6 @@ class Sink(Protocol):
 
     def notify_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None:
         """This checkpoint failed before its decision."""
-
-
-def names(sinks: Iterable[Sink]) -> list[str]:
-    """The names of sinks, in order."""
-    return [sink.name for sink in sinks]
 
 
 class LoopTasks:

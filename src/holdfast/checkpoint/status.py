@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from holdfast.checkpoint import records
 from holdfast.checkpoint.delivery import totals
 from holdfast.checkpoint.history import CheckpointStats, checkpoints, engine_position, log_location
-from holdfast.checkpoint.log import CheckpointLog
+from holdfast.checkpoint.log import CheckpointLog, slot_name
 from holdfast.checkpoint.storage import Storage, open_storage
-from holdfast.core.model import CheckpointId, Slot, fold
+from holdfast.core.model import CheckpointId, fold
 from holdfast.core.recovery import complete_through, owed
 from holdfast.errors import ConfigError, RecordError
 
@@ -146,13 +146,13 @@ class _Reader(CheckpointLog):
         """Read slots, then commits; forget what a live query pruned meanwhile, which deletes slots first."""
         slots = self.guarded("decisions", self._list_slots) or []
         for slot in slots:
-            self._note_unless_gone(_name(slot), lambda s=slot: self._read(s))  # type: ignore[misc]
+            self._note_unless_gone(slot_name(slot), lambda s=slot: self._read(s))  # type: ignore[misc]
         for name in self.storage.names("commits"):
             commit = self._note_unless_gone(f"commits/{name}", lambda n=name: self._read_commit(n))  # type: ignore[misc]
             if commit is not None:
                 self._commits.setdefault(commit[0], set()).add(commit[1])
         left = set(self.storage.names("decisions"))
-        self._decided = fold(r for r in self._records.values() if _name(r.slot).partition("/")[2] in left)
+        self._decided = fold(r for r in self._records.values() if slot_name(r.slot).partition("/")[2] in left)
 
     def pending(self) -> tuple[PendingSink, ...]:
         """What each sink still owes."""
@@ -180,10 +180,6 @@ class _Reader(CheckpointLog):
             if file in self.storage.names(folder):
                 self.damaged.append(Damage(self._where(name), str(error)))
             return None
-
-
-def _name(slot: Slot) -> str:
-    return f"decisions/{slot.generation}.{slot.index}.json"
 
 
 def _lives(pid: int) -> bool:
