@@ -111,8 +111,8 @@ MUTANTS = (
     Mutant(
         "the drain: a replayed batch is not run",
         "checkpoint/coordinator.py",
-        "            batch.drain()\n",
-        "            pass\n",
+        "        batch.drain()\n",
+        "        pass\n",
         ("tests/crash/test_stateful.py",),
     ),
 )

@@ -48,7 +48,6 @@ class CheckpointLog:
         self._decided: dict[CheckpointId, Decided] = {}
         self._commits: dict[CheckpointId, set[str]] = {}
         self._next = Slot(-1, 0)
-        self._owner: dict[str, Any] = {}
 
     # -- starting ---------------------------------------------------------------------------------------------------
 
@@ -88,11 +87,11 @@ class CheckpointLog:
         self.storage.replace("lineage.json", records.encode("lineage", records.new_nonce(), body))
 
     def _claim(self) -> int:
-        self._owner = {"host": socket.gethostname(), "pid": os.getpid(), "started": int(time.time() * 1000)}
+        owner = {"host": socket.gethostname(), "pid": os.getpid(), "started": int(time.time() * 1000)}
         while True:
             number = fence.next_generation(self.generations())
             name, nonce = f"generations/{number}", records.new_nonce()
-            if not self._create(name, "generation", nonce, self._owner):
+            if not self._create(name, "generation", nonce, owner):
                 continue
             if self.storage.create(name, b"a store that accepts this overwrites decisions"):
                 self.storage.delete(name)
@@ -149,7 +148,7 @@ class CheckpointLog:
     def ensure_not_fenced(self) -> None:
         """Raise when a newer generation exists. They are claimed one by one, so it is enough to look for the next."""
         successor = self.generation + 1
-        claimed = [self.generation, *([successor] if self._exists(f"generations/{successor}") else [])]
+        claimed = [self.generation, *([successor] if self._find(f"generations/{successor}") is not None else [])]
         if not fence.may_decide(self.generation, claimed):
             raise self._fenced(successor)
 
@@ -208,22 +207,16 @@ class CheckpointLog:
             return self.storage.create(name, data) or self.storage.read(name) == data
         except Exception:
             # The store failed to answer, not necessarily to write. What is there now tells; if it cannot, go up.
-            if self._reads_as(name, data):
+            if self._find(name) == data:
                 return True
             raise
 
-    def _reads_as(self, name: str, data: bytes) -> bool:
+    def _find(self, name: str) -> bytes | None:
+        """What is there, or None when nothing is."""
         try:
-            return self.storage.read(name) == data
+            return self.storage.read(name)
         except FileNotFoundError:
-            return False
-
-    def _exists(self, name: str) -> bool:
-        try:
-            self.storage.read(name)
-        except FileNotFoundError:
-            return False
-        return True
+            return None
 
     def _list_slots(self) -> list[Slot]:
         slots = []

@@ -19,7 +19,7 @@ from holdfast.core.naming import Task, job_id, operator_id
 from holdfast.errors import ConfigError
 from holdfast.sinks import wal
 from holdfast.sinks.ledger import check_ledger
-from holdfast.sinks.subtask import running
+from holdfast.sinks.subtask import make_task, running
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.testing import faults
 
@@ -168,11 +168,7 @@ class _Deliver:
         if committer.is_checkpoint_committed(subtask, self.checkpoint_id):
             return Outcome.ALREADY_COMMITTED
         run = self.run
-        attempt = time.time_ns()
-        task = Task(
-            run.pipeline, self.sink.name, run.lineage, run.generation, self.checkpoint_id, subtask, attempt,
-            handle["timestamp"], run.location,
-        )  # fmt: skip
+        task = make_task(run, self.sink.name, self.checkpoint_id, subtask, time.time_ns(), handle["timestamp"])
         values = wal.read_log(run.location, handle)
         with faults.point("commit.subtask"), running(task):
             taken = self.sink.send_values(values, self.checkpoint_id, handle["timestamp"])

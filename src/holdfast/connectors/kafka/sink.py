@@ -57,6 +57,11 @@ class KafkaSink(TwoPhaseCommitSink):
         self._run: Run | None = None
         self._driver: TransactionClient | None = None
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """For any client of this sink's brokers."""
+        return {**self.config, "bootstrap.servers": self.servers}
+
     def __getstate__(self) -> dict[str, Any]:
         """Executors get the configuration, never the driver's connection."""
         return {**self.__dict__, "_driver": None}
@@ -86,7 +91,7 @@ class KafkaSink(TwoPhaseCommitSink):
         if run.schema is not None:
             check_schema(run.schema, self.topic)
         self._run = run
-        self._driver = TransactionClient({**self.config, "bootstrap.servers": self.servers})
+        self._driver = TransactionClient(self.settings)
 
     def close(self) -> None:
         """See TwoPhaseCommitSink."""
@@ -184,7 +189,7 @@ class _Transaction:
     def __init__(self, sink: KafkaSink, task: Task) -> None:
         self._sink, self._task = sink, task
         self._id = str(ids.make(task))
-        config = {**sink.config, "bootstrap.servers": sink.servers, "transactional.id": self._id}
+        config = {**sink.settings, "transactional.id": self._id}
         self._producer = TransactionalProducer(config, timeout=60)
         try:
             self._producer_id, self._epoch = self._producer.begin()
@@ -208,7 +213,7 @@ class _Transaction:
     def _partitions(self, topic: str) -> int:
         """How many partitions a topic has; asked once a task, and only where rows name theirs or the topic is new."""
         if topic not in self._counts:
-            found = admin({**self._sink.config, "bootstrap.servers": self._sink.servers}).list_topics(topic, timeout=30)
+            found = admin(self._sink.settings).list_topics(topic, timeout=30)
             if found.topics[topic].error is not None:
                 raise RowError(
                     f"sink {self._sink.name!r}: topic {topic!r} cannot be written: {found.topics[topic].error.str()}. "
@@ -237,7 +242,7 @@ class _Transaction:
     def abort(self) -> None:
         if self._prepared:
             # The producer is gone and the transaction open: end it as the driver would.
-            with TransactionClient({**self._sink.config, "bootstrap.servers": self._sink.servers}) as client:
+            with TransactionClient(self._sink.settings) as client:
                 client.end([TransactionRef(self._id, self._producer_id, self._epoch)], commit=False)
             return
         try:
