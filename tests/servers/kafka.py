@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from holdfast.spark.jars import Coordinate, resolve
 
@@ -25,21 +27,30 @@ def free_port() -> int:
 class KafkaBroker:
     """Start, kill, restart; ended by its process id."""
 
-    def __init__(self, folder: Path, **properties: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        more_listeners: Mapping[str, int] = MappingProxyType({}),
+        format_arguments: Sequence[str] = (),
+        **properties: str,
+    ) -> None:
         self.folder = folder
         self.port, self._controller = free_port(), free_port()
         self._jars = ":".join(str(jar) for jar in resolve(KAFKA))
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._properties = folder / "server.properties"
+        open_to = {"PLAINTEXT": self.port, **more_listeners}
+        addresses = [f"{name}://127.0.0.1:{port}" for name, port in open_to.items()]
         settings = {
             "process.roles": "broker,controller",
             "node.id": "1",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self._controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "listeners": ",".join([*addresses, f"CONTROLLER://127.0.0.1:{self._controller}"]),
+            "advertised.listeners": ",".join(addresses),
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.security.protocol.map": ",".join(f"{n}:{n}" for n in open_to) + ",CONTROLLER:PLAINTEXT",
             "log.dirs": str(folder / "data"),
             "num.partitions": "4",
             "offsets.topic.replication.factor": "1",
@@ -55,7 +66,7 @@ class KafkaBroker:
         }
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         uuid = self._tool("random-uuid").strip().splitlines()[-1]
-        self._tool("format", "-t", uuid, "-c", str(self._properties))
+        self._tool("format", "-t", uuid, "-c", str(self._properties), *format_arguments)
 
     @property
     def bootstrap(self) -> str:
