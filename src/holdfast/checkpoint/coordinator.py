@@ -15,6 +15,7 @@ from holdfast.checkpoint.history import History
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import Batch, EnginePosition, Run, Sink, SubtaskReport, Tasks
 from holdfast.checkpoint.records import check_plain
+from holdfast.checkpoint.upkeep import Upkeep, keep_up
 from holdfast.core.model import CheckpointId, Committable, Decided, Outcome
 from holdfast.core.recovery import STEPS, Commit, Moment, Step, complete_through, owed, plan_recovery
 from holdfast.core.states import Event, State, advance
@@ -57,6 +58,10 @@ class Coordinator:
         #: what earlier runs decided and did not finish
         self._inherited: frozenset[CheckpointId] = frozenset()
         self._opened: list[Sink] = []
+        #: state of sinks that are no longer in the pipeline: kept, it may be all that knows of their rows
+        self._unclaimed: dict[str, Any] = {}
+        #: a batch is being written: its state is in the making, so nobody else may plan
+        self._writing = False
         self.run_info: Run | None = None
 
     # -- the life of a run ------------------------------------------------------------------------------------------
@@ -80,6 +85,7 @@ class Coordinator:
                 self._restore_state()
                 with faults.point("recovery"):
                     self._perform(Moment.START)
+                    keep_up(self._log, self._sinks, self._tasks, self._clock())
             except BaseException as error:
                 try:
                     self.close()
@@ -87,6 +93,19 @@ class Coordinator:
                     error.add_note(f"while closing the sinks: {type(problem).__name__}: {problem}")
                 raise
             return self.run_info
+
+    def finish(self, wait: float = -1) -> None:
+        """The query has ended well: let sinks complete what they hold back for later rows (F6).
+
+        Nothing happens while a delivery is under way for longer than `wait`: the next start does it.
+        """
+        if not any(isinstance(sink, Upkeep) for sink in self._opened) or not self._lock.acquire(timeout=wait):
+            return
+        try:
+            if self._opened and not self._writing and self.failure is None:
+                keep_up(self._log, self._sinks, self._tasks, self._clock(), last=True)
+        finally:
+            self._lock.release()
 
     def close(self, wait: float = -1) -> None:
         """The run is over; every sink is closed. TimeoutError when a delivery is under way for longer than `wait`."""
@@ -107,7 +126,11 @@ class Coordinator:
             self._replay(checkpoint_id, batch)
         else:
             refusals.check_not_stale(self._log, checkpoint_id)
-            self._write(checkpoint_id, batch)
+            self._writing = True
+            try:
+                self._write(checkpoint_id, batch)
+            finally:
+                self._writing = False
         with self._lock:
             self._log.prune()
         # Spark would stop a fenced driver too, when it writes its own commit, but its error names no way out.
@@ -116,18 +139,21 @@ class Coordinator:
             return
 
     def tick(self) -> None:
-        """The timer: deliver what lags although no batch comes (rule 7).
+        """The timer: deliver what lags, and let sinks do what is due, although no batch comes (rule 7).
 
         An error that trying again cannot mend is kept in `failure`: the next batch raises it, and whoever runs the
         timer stops the query. Any other is tried again at the next tick.
         """
-        if self.failure is not None or not self._lagging:
+        if self.failure is not None:
             return
         if not self._lock.acquire(blocking=False):
             return
         try:
-            self._log.ensure_not_fenced()
-            self._perform(Moment.TIMER)
+            if self._lagging:
+                self._log.ensure_not_fenced()
+                self._perform(Moment.TIMER)
+            if self._opened and not self._writing:
+                keep_up(self._log, self._sinks, self._tasks, self._clock())
         except PERMANENT as error:
             self.failure = error
             logger.exception("delivery of pending checkpoints stopped; the query will fail with this error")
@@ -280,6 +306,7 @@ class Coordinator:
     def _restore_state(self) -> None:
         last = self._log.last_decided
         saved = {} if last is None else self._log.facts.decided[last].state
+        self._unclaimed = {k: v for k, v in saved.items() if k not in {sink.name for sink in self._sinks}}
         for sink in self._sinks:
             sink.initialize_state(saved.get(sink.name))
 
@@ -288,7 +315,7 @@ class Coordinator:
             sink.name: check_plain(f"sink {sink.name!r}: snapshot_state", sink.snapshot_state(checkpoint_id))
             for sink in self._sinks
         }
-        return {name: state for name, state in states.items() if state is not None}
+        return self._unclaimed | {name: state for name, state in states.items() if state is not None}
 
     def _add_history(
         self,

@@ -176,6 +176,14 @@ class CheckpointLog:
         }
         return self._decided[checkpoint_id]
 
+    def amend_state(self, sink: str, state: Any) -> None:
+        """Replace one sink's operator state between two checkpoints, fenced as a decision is."""
+        last = self.last_decided
+        if last is None:
+            raise ConfigError(f"sink {sink!r} has operator state to save, but no checkpoint is decided yet")
+        known = self._decided[last]
+        self.decide(last, known.sinks, (), timestamp=known.timestamp, state={sink: state}, kind=RecordKind.STATE)
+
     def record_commit(self, checkpoint_id: CheckpointId, sink: str, statistics: Mapping[str, Any]) -> None:
         """Remember that this sink has committed; another driver may have recorded it already."""
         body = {"checkpoint_id": checkpoint_id, "sink": sink, "generation": self.generation, **statistics}

@@ -34,6 +34,8 @@ class RecordKind(StrEnum):
 
     DECISION = "decision"
     REPAIR = "repair"
+    #: new operator state of a sink, between two checkpoints
+    STATE = "state"
     ABORT = "abort"
 
 
@@ -109,7 +111,7 @@ class PendingCheckpoint:
 
 
 def fold(records: Iterable[Record]) -> dict[CheckpointId, Decided]:
-    """Read the slots in order; for one checkpoint the latest decision counts, and later repairs replace parts of it."""
+    """Read the slots in order; of a checkpoint the latest decision counts, repairs and states replace parts of it."""
     decided: dict[CheckpointId, Decided] = {}
     for record in sorted(records, key=lambda r: r.slot):
         if record.kind is RecordKind.ABORT or record.checkpoint_id is None:
@@ -119,6 +121,8 @@ def fold(records: Iterable[Record]) -> dict[CheckpointId, Decided]:
             decided[record.checkpoint_id] = Decided(
                 record.checkpoint_id, record.sinks, record.committables, record.timestamp, record.state
             )
+        elif record.kind is RecordKind.STATE:
+            decided[record.checkpoint_id] = replace(known, state={**known.state, **record.state})
         else:
             new = {(c.sink, c.subtask): c for c in record.committables}
             kept = tuple(c for c in known.committables if (c.sink, c.subtask) not in new)

@@ -77,6 +77,8 @@ class Live:
             coordinator = self._coordinator
             if coordinator is None:
                 return
+            if self.failure is None:
+                self._complete(coordinator, wait)
             coordinator.close(wait)
             self._coordinator = None
             self._advance()
@@ -89,6 +91,21 @@ class Live:
                 self.location,
                 len(left),
             )
+
+    def _complete(self, coordinator: Coordinator, wait: float) -> None:
+        """A query that ended well leaves nothing to wait for rows that will not come (F6)."""
+        try:
+            if self._ended_well():
+                coordinator.finish(wait)
+        except Exception as error:  # noqa: BLE001  nothing is lost: it is in the log, and the next start does it
+            logger.warning("the query at %s could not complete its last files: %s", self.location, error)
+
+    def _ended_well(self) -> bool:
+        """Whether the query ended by itself or was stopped; a JVM that is gone tells nothing."""
+        try:
+            return self._query is not None and self._query.exception() is None
+        except (Py4JError, OSError):
+            return False
 
 
 class HoldfastQuery(StreamingQuery):
@@ -107,9 +124,23 @@ class HoldfastQuery(StreamingQuery):
     def awaitTermination(self, timeout: int | None = None) -> bool | None:
         """See StreamingQuery."""
         ended = super().awaitTermination(timeout)
-        if ended is not False and self.live is not None and self.live.failure is not None:
-            raise self.live.failure
+        if ended is not False and self.live is not None:
+            self._finish(self.live)
+            if self.live.failure is not None:
+                raise self.live.failure
         return ended
+
+    def stop(self) -> None:
+        """See StreamingQuery; also waits for what its sinks complete at the end."""
+        super().stop()
+        if self.live is not None:
+            self._finish(self.live)
+
+    def _finish(self, live: Live) -> None:
+        try:
+            live.finish(PATIENCE)
+        except TimeoutError:
+            logger.warning("the query at %s has ended, but a delivery is still under way", live.location)
 
 
 _lock = threading.Lock()
