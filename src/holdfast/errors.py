@@ -25,6 +25,9 @@ Each message says what is wrong, where, and what to do.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 
 class HoldfastError(Exception):
     """Root of all errors holdfast raises on purpose."""
@@ -75,7 +78,16 @@ class CommitError(HoldfastError):
 
 
 class LostError(CommitError):
-    """The endpoint dropped a decided transaction; committing again cannot bring its rows back."""
+    """The endpoint dropped a decided transaction; committing again cannot bring its rows back.
+
+    `lost` holds the committables it dropped, empty when the sink cannot tell which. `certain` is False when they may
+    have been committed after all, and nobody can find out but by looking for the rows.
+    """
+
+    def __init__(self, message: str, lost: Iterable[Mapping[str, Any]] = (), *, certain: bool = True) -> None:
+        super().__init__(message)
+        self.lost = tuple(lost)
+        self.certain = certain
 
 
 class SourceError(HoldfastError):

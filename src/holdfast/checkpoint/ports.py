@@ -70,6 +70,7 @@ class Sink(Protocol):
 
     name: str
     may_lag: bool
+    repairable: bool
     transaction_timeout: float | None
     max_pending: int | None
     max_pending_bytes: int | None

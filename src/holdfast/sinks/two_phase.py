@@ -29,6 +29,9 @@ class TwoPhaseCommitSink(ABC):
     may_lag: bool = False
     #: seconds after which the endpoint drops an open transaction, for the warning at 80 %; None: never
     transaction_timeout: float | None = None
+    #: what the endpoint drops after the decision is produced again from the replay: `commit` raises LostError with the
+    #: committables it dropped
+    repairable: bool = False
     #: limits of what a sink that may lag leaves undelivered before the query fails; None: none
     max_pending: int | None = None
     max_pending_bytes: int | None = None

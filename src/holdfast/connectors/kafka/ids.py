@@ -1,4 +1,4 @@
-"""Transactional ids: bounded in number, and each says whose it is (rule 2, P4)."""
+"""Transactional ids and the groups of their marks: bounded in number, and each says whose it is (rule 2, P4)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from holdfast.core.naming import Task, escape, unescape
 
 #: Generations and attempts are taken modulo these, so that the broker keeps a bounded number of ids.
-GENERATIONS, ATTEMPTS = 16, 16
+GENERATIONS, ATTEMPTS = 256, 16
 _ID = re.compile(r"hfk1-([^-]+)-([^-]+)-([0-9a-f]{12})-(\d+)-(\d+)-(\d+)")
 
 
 @dataclass(frozen=True)
 class KafkaId:
-    """A transactional id, taken apart."""
+    """A transactional id of the two-phase mode, taken apart."""
 
     pipeline: str
     sink: str
@@ -29,7 +29,7 @@ class KafkaId:
 
 
 def prefix(pipeline: str, sink: str, lineage: str) -> str:
-    """What all ids of one sink of one pipeline begin with."""
+    """What all two-phase ids of one sink of one pipeline begin with."""
     return f"hfk1-{escape(pipeline)}-{escape(sink)}-{lineage[:12]}-"
 
 
@@ -52,14 +52,24 @@ def parse(text: str) -> KafkaId | None:
 
 
 def is_own_or_older(generation: int, own: int) -> bool:
-    """Whether an id's generation, known modulo 16 only, is this driver's or an older one's.
+    """Whether an id's generation, known modulo 256 only, is this driver's or an older one's.
 
-    Generations form a ring: the eight up to our own are older, the eight beyond it newer. A driver that slept through
-    more than eight successors is stopped by the fence before it looks.
+    Generations form a ring: the half up to our own is older, the half beyond it newer. A driver that slept through more
+    than that many successors is stopped by the fence before it looks.
     """
     return (own - generation) % GENERATIONS < GENERATIONS // 2
 
 
+def lane(pipeline: str, sink: str, lineage: str, subtask: int) -> str:
+    """The transactional id that publishes a subtask's log file: one for each, so that it fences all others."""
+    return f"hfw1-{escape(pipeline)}-{escape(sink)}-{lineage[:12]}-{subtask}"
+
+
 def mark_group(transactional_id: str, lineage: str) -> str:
-    """The group whose offset is the mark; it carries the lineage (rule 10)."""
+    """The group whose offset is the mark of a transactional id; it carries the lineage (rule 10)."""
     return f"{transactional_id}-{lineage}"
+
+
+def ledger_group(pipeline: str, sink: str) -> str:
+    """The group that says how far a sink has got, whatever checkpoint location it was fed from."""
+    return f"hfl1-{escape(pipeline)}-{escape(sink)}"

@@ -16,7 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.errors import ConfigError, HoldfastError, MissingExtraError
+from holdfast.connectors.kafka import headers
+from holdfast.connectors.kafka.denied import TRANSACTIONAL_ID, denied
+from holdfast.connectors.kafka.security import without_secrets
+from holdfast.errors import ConfigError, HoldfastError, MissingExtraError, RowError
 
 #: The C structure rd_kafka_message_t, as an array of which a batch is handed over.
 MESSAGE = np.dtype(
@@ -33,6 +36,40 @@ _UNKNOWN = -2
 _COPY, _PARTITION = 0x2, 0x8
 _DELIVERY = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
 _STATISTICS = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p)
+
+
+class _TopicPartition(ctypes.Structure):
+    """The C structure rd_kafka_topic_partition_t."""
+
+    _fields_ = [
+        ("topic", c_char_p),
+        ("partition", c_int32),
+        ("offset", c_int64),
+        ("metadata", c_void_p),
+        ("metadata_size", c_size_t),
+        ("opaque", c_void_p),
+        ("err", c_int),
+        ("private", c_void_p),
+    ]
+
+
+class _MetadataTopic(ctypes.Structure):
+    """The C structure rd_kafka_metadata_topic."""
+
+    _fields_ = [("topic", c_char_p), ("partition_cnt", c_int), ("partitions", c_void_p), ("err", c_int)]
+
+
+class _Metadata(ctypes.Structure):
+    """The C structure rd_kafka_metadata."""
+
+    _fields_ = [
+        ("broker_cnt", c_int),
+        ("brokers", c_void_p),
+        ("topic_cnt", c_int),
+        ("topics", POINTER(_MetadataTopic)),
+        ("orig_broker_id", c_int32),
+        ("orig_broker_name", c_char_p),
+    ]
 
 
 class ProduceError(HoldfastError):
@@ -71,6 +108,12 @@ def library() -> ctypes.CDLL:
         "rd_kafka_topic_new": (c_void_p, [c_void_p, c_char_p, c_void_p]),
         "rd_kafka_topic_destroy": (None, [c_void_p]),
         "rd_kafka_produce_batch": (c_int, [c_void_p, c_int32, c_int, c_void_p, c_int]),
+        "rd_kafka_produceva": (c_void_p, [c_void_p, c_void_p, c_size_t]),
+        "rd_kafka_headers_new": (c_void_p, [c_size_t]),
+        "rd_kafka_headers_destroy": (None, [c_void_p]),
+        "rd_kafka_header_add": (c_int, [c_void_p, c_char_p, ctypes.c_ssize_t, c_char_p, ctypes.c_ssize_t]),
+        "rd_kafka_metadata": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_int]),
+        "rd_kafka_metadata_destroy": (None, [c_void_p]),
         "rd_kafka_init_transactions": (c_void_p, [c_void_p, c_int]),
         "rd_kafka_begin_transaction": (c_void_p, [c_void_p]),
         "rd_kafka_abort_transaction": (c_void_p, [c_void_p, c_int]),
@@ -80,7 +123,6 @@ def library() -> ctypes.CDLL:
         "rd_kafka_consumer_group_metadata_destroy": (None, [c_void_p]),
         "rd_kafka_topic_partition_list_new": (c_void_p, [c_int]),
         "rd_kafka_topic_partition_list_add": (c_void_p, [c_void_p, c_char_p, c_int32]),
-        "rd_kafka_topic_partition_list_set_offset": (c_int, [c_void_p, c_char_p, c_int32, c_int64]),
         "rd_kafka_topic_partition_list_destroy": (None, [c_void_p]),
         "rd_kafka_error_code": (c_int, [c_void_p]),
         "rd_kafka_error_string": (c_char_p, [c_void_p]),
@@ -107,11 +149,12 @@ class TransactionalProducer:
 
     def __init__(self, config: Mapping[str, Any], *, timeout: float) -> None:
         self._lib = library()
+        self._config = config
         self._timeout = int(timeout * 1000)
         self._failed = 0
         self._first_failure = 0
         self._identities: list[tuple[int, int]] = []
-        self._begun = False
+        self._known = False
         self._topics: dict[str, int] = {}
         # The callbacks must live as long as the producer.
         self._on_delivery, self._on_statistics = _DELIVERY(self._delivered), _STATISTICS(self._statistics)
@@ -131,7 +174,7 @@ class TransactionalProducer:
         handle = lib.rd_kafka_new(0, conf, problem, len(problem))
         if not handle:
             lib.rd_kafka_conf_destroy(conf)
-            raise ConfigError(f"config: {problem.value.decode(errors='replace')}")
+            raise ConfigError(f"config: {without_secrets(problem.value.decode(errors='replace'), config)}")
         return int(handle)
 
     def _delivered(self, _rk: int, message: int, _opaque: int) -> None:
@@ -140,7 +183,7 @@ class TransactionalProducer:
         self._first_failure = self._first_failure or ctypes.cast(message, POINTER(c_int))[0]
 
     def _statistics(self, _rk: int, text: int, length: int, _opaque: int) -> int:
-        if self._begun:
+        if self._known:
             return 0  # known; with many partitions each of these texts is large, and there are a hundred a second
         eos = json.loads(ctypes.string_at(text, length)).get("eos", {})
         if eos.get("producer_id", -1) >= 0:
@@ -149,17 +192,23 @@ class TransactionalProducer:
 
     # -- transactions -----------------------------------------------------------------------------------------------
 
-    def begin(self) -> tuple[int, int]:
-        """Initialise, which ends whatever this id had open, and begin; (producer id, epoch) once they are known."""
+    def initialise(self) -> None:
+        """Own the transactional id: ends whatever it had open, and fences every older producer of that id."""
         self._check(self._lib.rd_kafka_init_transactions(self._handle, self._timeout), "initialise")
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self._check(self._lib.rd_kafka_begin_transaction(self._handle), "begin")
+
+    def identity(self) -> tuple[int, int]:
+        """(producer id, epoch), once they are known: after `initialise`."""
         self._identities.clear()
         deadline = time.monotonic() + self._timeout / 1000
         while not self._identities:
             self._lib.rd_kafka_poll(self._handle, 5)
             if time.monotonic() > deadline:
                 raise ProduceError("librdkafka did not tell the producer id in time")
-        self._check(self._lib.rd_kafka_begin_transaction(self._handle), "begin")
-        self._begun = True
+        self._known = True
         return self._identities[-1]
 
     def produce(self, topic: str, messages: np.ndarray, *, partitioned: bool) -> None:
@@ -177,17 +226,64 @@ class TransactionalProducer:
             messages["err"] = 0
             self._lib.rd_kafka_poll(self._handle, 50 if len(messages) else 0)
 
-    def mark(self, topic: str, group: str, offset: int) -> None:
-        """Put an offset of a group into the transaction: it becomes visible with the rows, or not at all."""
+    def produce_with_headers(self, topic: str, messages: np.ndarray, column: Any) -> None:
+        """Queue rows one by one, each with its headers; `private` of a message is its row in the column."""
         lib = self._lib
+        lines = headers.to_arguments(self._topic(topic), messages)
+        for line, row in zip(lines, messages["private"].tolist(), strict=True):
+            made = headers.make(lib, column[row].as_py())
+            line["first"][5] = made
+            error = lib.rd_kafka_produceva(self._handle, line.ctypes.data, len(line))
+            while error and lib.rd_kafka_error_code(error) == _QUEUE_FULL:
+                lib.rd_kafka_error_destroy(error)
+                lib.rd_kafka_poll(self._handle, 50)
+                error = lib.rd_kafka_produceva(self._handle, line.ctypes.data, len(line))
+            if error:  # else they belong to the library now
+                lib.rd_kafka_headers_destroy(made)
+            self._check(error, f"take a row for topic {topic!r} into")
+        lib.rd_kafka_poll(self._handle, 0)
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; RowError when it is not there or may not be seen."""
+        found = POINTER(_Metadata)()
+        code = self._lib.rd_kafka_metadata(
+            self._handle, 0, self._topic(topic), ctypes.byref(found), min(self._timeout, 30_000)
+        )
+        if code:
+            raise self._error(code, f"the partitions of topic {topic!r} cannot be read")
+        try:
+            entry = found.contents.topics[0]
+            if entry.err:
+                raise RowError(
+                    f"topic {topic!r} cannot be written: {self._lib.rd_kafka_err2str(entry.err).decode()}. Create it, "
+                    "or grant DESCRIBE and WRITE on it"
+                )
+            return int(entry.partition_cnt)
+        finally:
+            self._lib.rd_kafka_metadata_destroy(found)
+
+    def failures(self) -> int:
+        """How many rows have failed since the last look."""
+        self._lib.rd_kafka_poll(self._handle, 0)
+        failed, self._failed = self._failed, 0
+        return failed
+
+    def mark(self, topic: str, group: str, offset: int, note: str) -> None:
+        """Put an offset of a group and a note into the transaction: visible with the rows, or not at all."""
+        lib, text = self._lib, ctypes.create_string_buffer(note.encode())
         offsets = lib.rd_kafka_topic_partition_list_new(1)
         metadata = lib.rd_kafka_consumer_group_metadata_new(group.encode())
+        entry = ctypes.cast(
+            lib.rd_kafka_topic_partition_list_add(offsets, topic.encode(), 0), POINTER(_TopicPartition)
+        ).contents
         try:
-            lib.rd_kafka_topic_partition_list_add(offsets, topic.encode(), 0)
-            lib.rd_kafka_topic_partition_list_set_offset(offsets, topic.encode(), 0, offset)
+            # With its final NUL: confluent-kafka reads notes as C strings, and would read on beyond one without.
+            entry.offset, entry.metadata, entry.metadata_size = offset, ctypes.addressof(text), len(text)
             error = lib.rd_kafka_send_offsets_to_transaction(self._handle, offsets, metadata, self._timeout)
-            self._check(error, "add the mark to")
+            self._check(error, "add the mark to", rights="Read", topic=topic, group=group)
         finally:
+            # The text is Python's; the library would free it with the list.
+            entry.metadata, entry.metadata_size = None, 0
             lib.rd_kafka_consumer_group_metadata_destroy(metadata)
             lib.rd_kafka_topic_partition_list_destroy(offsets)
 
@@ -223,16 +319,26 @@ class TransactionalProducer:
             self._topics[name] = self._lib.rd_kafka_topic_new(self._handle, name.encode(), None)
         return self._topics[name]
 
-    def _check(self, error: int | None, what: str) -> None:
+    def _check(self, error: int | None, what: str, **resource: str) -> None:
         if not error:
             return
         code = self._lib.rd_kafka_error_code(error)
         text = self._lib.rd_kafka_error_string(error).decode(errors="replace")
         self._lib.rd_kafka_error_destroy(error)
-        raise ProduceError(f"Kafka refused to {what} the transaction: {text}", code)
+        raise self._denied(code, f"{what} the transaction", **resource) or ProduceError(
+            f"Kafka refused to {what} the transaction: {text}", code
+        )
 
-    def _error(self, code: int, what: str) -> ProduceError:
-        return ProduceError(f"{what}: {self._lib.rd_kafka_err2str(code).decode()}", code)
+    def _denied(self, code: int, what: str, **resource: str) -> ConfigError | None:
+        rights = "Write" if code == TRANSACTIONAL_ID else resource.pop("rights", "Read Write")
+        resource.setdefault("topic", ", ".join(self._topics))
+        name = str(self._config.get("transactional.id"))
+        return denied(code, what, self._config, rights=rights, transactional_id=name, **resource)
+
+    def _error(self, code: int, what: str) -> HoldfastError:
+        return self._denied(code, f"take rows ({what})") or ProduceError(
+            f"{what}: {self._lib.rd_kafka_err2str(code).decode()}", code
+        )
 
 
 #: What the protocol needs, whatever the user configures.

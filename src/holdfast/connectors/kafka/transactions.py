@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from holdfast.connectors.kafka.client import admin
-from holdfast.errors import HoldfastError, MissingExtraError
+from holdfast.connectors.kafka.denied import denied
+from holdfast.connectors.kafka.login import connect
+from holdfast.connectors.kafka.security import python_settings
+from holdfast.errors import ConfigError, HoldfastError, MissingExtraError
 
 TIMEOUT_MS = 30_000
 ONGOING = "Ongoing"
@@ -46,11 +48,15 @@ class TransactionClient:
         except ImportError as error:
             raise MissingExtraError("Kafka needs more packages: pip install 'holdfast[kafka]'") from error
         self._config = config
-        settings = _python_settings(config)
+        settings = python_settings(config)
         net = NetworkSelector()
         self._manager = KafkaConnectionManager(net, max_in_flight_requests_per_connection=1000, **settings)
         self._net = net
-        self._manager.bootstrap(timeout_ms=TIMEOUT_MS)
+        try:
+            connect(self._manager, config, timeout_ms=TIMEOUT_MS)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Disconnect."""
@@ -121,6 +127,10 @@ class TransactionClient:
                 request = DescribeTransactionsRequest(mine)
                 answer = await self._manager.send(request, node_id=node, request_timeout_ms=TIMEOUT_MS)
                 states += answer.transaction_states
+            for state in states:  # "may not see it" is not "there is none"
+                refused = self._denied(state.error_code, state.transactional_id)
+                if refused is not None:
+                    raise refused
             return states
 
         return [_open(state) for state in self._manager.run(run) if state.error_code == 0]
@@ -132,30 +142,14 @@ class TransactionClient:
         answer = await self._manager.send(request, request_timeout_ms=TIMEOUT_MS)
         for coordinator in answer.coordinators:
             if coordinator.error_code:
-                raise HoldfastError(
+                raise self._denied(coordinator.error_code, coordinator.key) or HoldfastError(
                     f"Kafka names no coordinator for transactional id {coordinator.key!r}: "
                     f"{coordinator.error_message or f'error {coordinator.error_code}'}"
                 )
         return {c.key: c.node_id for c in answer.coordinators}
 
-    def marks(self, groups: Sequence[str]) -> dict[str, int]:
-        """{group: the offset it holds}; groups without one are left out. End what is open first, else this waits."""
-        from confluent_kafka import ConsumerGroupTopicPartitions
-
-        client = admin(self._config)
-        found: dict[str, int] = {}
-        for group in groups:
-            answer = client.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group)], require_stable=True, request_timeout=TIMEOUT_MS / 1000
-            )[group].result()
-            partitions = answer.topic_partitions or ()
-            for partition in partitions:
-                if partition.error is not None:  # no answer is not "no mark": that would be a lost transaction
-                    raise HoldfastError(f"Kafka cannot read the mark of group {group!r}: {partition.error.str()}")
-            offsets = [p.offset for p in partitions if p.offset >= 0]
-            if offsets:
-                found[group] = max(offsets)
-        return found
+    def _denied(self, code: int, transactional_id: str) -> ConfigError | None:
+        return denied(code, "find or describe a transaction", self._config, transactional_id=transactional_id)
 
 
 def _open(state: Any) -> OpenTransaction:
@@ -164,23 +158,3 @@ def _open(state: Any) -> OpenTransaction:
     return OpenTransaction(
         ref, state.transaction_state, state.transaction_timeout_ms, state.transaction_start_time_ms, partitions
     )
-
-
-#: librdkafka's names of settings -> kafka-python's
-_PYTHON_NAMES = {
-    "bootstrap.servers": "bootstrap_servers",
-    "security.protocol": "security_protocol",
-    "sasl.mechanism": "sasl_mechanism",
-    "sasl.mechanisms": "sasl_mechanism",
-    "sasl.username": "sasl_plain_username",
-    "sasl.password": "sasl_plain_password",
-    "ssl.ca.location": "ssl_cafile",
-    "ssl.certificate.location": "ssl_certfile",
-    "ssl.key.location": "ssl_keyfile",
-    "ssl.key.password": "ssl_password",
-    "client.id": "client_id",
-}
-
-
-def _python_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {_PYTHON_NAMES[key]: value for key, value in config.items() if key in _PYTHON_NAMES}

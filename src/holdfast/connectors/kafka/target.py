@@ -1,0 +1,65 @@
+"""Where a Kafka sink writes, and how rows get into a producer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.connectors.kafka.arrow import by_topic, to_messages
+from holdfast.connectors.kafka.rdkafka import TransactionalProducer
+
+
+@dataclass(frozen=True)
+class Target:
+    """The brokers, the topic, and the user's settings in librdkafka's words; no connection, so it can be pickled."""
+
+    sink: str
+    servers: str
+    topic: str | None
+    config: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """For any client of these brokers."""
+        return {**self.config, "bootstrap.servers": self.servers}
+
+    @property
+    def timeout(self) -> float:
+        """Seconds to wait for the brokers in a task."""
+        return 60.0
+
+    def producer(self, transactional_id: str | None = None) -> TransactionalProducer:
+        """A producer of its own."""
+        settings = self.settings
+        if transactional_id is None:
+            settings.pop("transaction.timeout.ms", None)
+        else:
+            settings["transactional.id"] = transactional_id
+        return TransactionalProducer(settings, timeout=self.timeout)
+
+
+class RowWriter:
+    """Puts Arrow batches into a producer, and remembers how many rows and the first topic."""
+
+    def __init__(self, target: Target, producer: TransactionalProducer) -> None:
+        self._target, self._producer = target, producer
+        self.rows = 0
+        self.first_topic: str | None = None
+        self._counts: dict[str, int] = {}
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Queue all rows of a batch; they are copied."""
+        for topic, rows in by_topic(batch, self._target.topic):
+            self.first_topic = self.first_topic or topic
+            if topic not in self._counts:
+                self._counts[topic] = self._producer.partitions(topic)
+            messages, partitioned, alive = to_messages(rows, self._counts[topic], self._target.config["partitioner"])
+            if "headers" in rows.schema.names and rows.column("headers").null_count < rows.num_rows:
+                self._producer.produce_with_headers(topic, messages, rows.column("headers"))
+            else:
+                self._producer.produce(topic, messages, partitioned=partitioned)
+            del alive
+            self.rows += rows.num_rows

@@ -1,0 +1,120 @@
+"""Kafka, write-ahead mode: rows are sealed in the log, then published with their mark in one transaction (P6)."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.checkpoint.ports import Run, Tasks
+from holdfast.connectors.kafka import ids, marks
+from holdfast.connectors.kafka.rdkafka import ProduceError, TransactionalProducer
+from holdfast.connectors.kafka.target import RowWriter, Target
+from holdfast.core.model import CheckpointId, Outcome
+from holdfast.sinks import wal
+from holdfast.sinks.write_ahead import StagedSink
+from holdfast.testing import faults
+
+logger = logging.getLogger("holdfast")
+#: Producers a worker process keeps from batch to batch.
+_KEPT = 16
+
+
+class WriteAhead(StagedSink):
+    """No transaction stays open between processes, so none can time out before its commit."""
+
+    name = "kafka-write-ahead"
+    may_lag = True
+
+    def __init__(self, target: Target) -> None:
+        self.name = target.sink
+        self._target = target
+
+    def commit(
+        self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
+    ) -> Outcome | None:
+        """Publish every subtask's rows, each in one transaction with its mark."""
+        answers = tasks.map(_Publish(self._target, self.run, checkpoint_id), list(committables))
+        self.forget_when_complete(checkpoint_id, committables)
+        return Outcome.COMMITTED if Outcome.COMMITTED in answers else Outcome.ALREADY_COMMITTED
+
+
+@dataclass
+class _Lane:
+    """A producer that owns its transactional id, and what the mark said when it last looked."""
+
+    producer: TransactionalProducer
+    #: checkpoints below this one are published
+    published: CheckpointId
+
+
+#: By transactional id and brokers. Another worker that initialises the same id fences the producer here; that shows
+#: when it is used next, and a new one is made, which reads the mark again.
+_LANES: OrderedDict[tuple[str, str], _Lane] = OrderedDict()
+
+
+@dataclass(frozen=True)
+class _Publish:
+    """Runs in a task: one log file, one transaction."""
+
+    target: Target
+    run: Run
+    checkpoint_id: CheckpointId
+
+    def __call__(self, handle: Mapping[str, Any]) -> Outcome:
+        run = self.run
+        lane_id = ids.lane(run.pipeline, self.target.sink, run.lineage, handle["subtask"])
+        key = (lane_id, self.target.servers)
+        with faults.point("commit.subtask"):
+            lane = _LANES.pop(key, None)
+            if lane is not None:
+                # Still ours if the transaction goes through: whoever initialises the id in between fences it.
+                try:
+                    return self._publish(key, lane, handle)
+                except ProduceError as error:
+                    logger.info("transactional id %s was taken by another worker, taking it back: %s", lane_id, error)
+            return self._publish(key, self._initialise(lane_id), handle)
+
+    def _initialise(self, lane_id: str) -> _Lane:
+        """Rule 9: own the id, which ends what it had open and fences all others, and only then read the mark."""
+        producer = self.target.producer(lane_id)
+        try:
+            producer.initialise()
+            group = ids.mark_group(lane_id, self.run.lineage)
+            found = marks.read(self.target.settings, [group])[group]
+        except BaseException:
+            producer.drop()
+            raise
+        return _Lane(producer, max((mark.offset for mark in found), default=0))
+
+    def _publish(self, key: tuple[str, str], lane: _Lane, handle: Mapping[str, Any]) -> Outcome:
+        outcome = Outcome.ALREADY_COMMITTED
+        try:
+            if lane.published <= self.checkpoint_id:
+                self._send(key[0], lane.producer, handle)
+                lane.published = self.checkpoint_id + 1
+                outcome = Outcome.COMMITTED
+        except BaseException:
+            # What it had open is ended by whoever initialises the id next; whether it was committed, the mark tells.
+            lane.producer.drop()
+            raise
+        _LANES[key] = lane
+        while len(_LANES) > _KEPT:
+            _LANES.popitem(last=False)[1].producer.drop()
+        return outcome
+
+    def _send(self, lane_id: str, producer: TransactionalProducer, handle: Mapping[str, Any]) -> None:
+        run, mark = self.run, self.checkpoint_id + 1
+        batches = wal.read_log(run.location, handle)
+        producer.begin()
+        writer = RowWriter(self.target, producer)
+        for batch in batches:
+            writer.write(batch)
+        assert writer.first_topic is not None
+        producer.mark(writer.first_topic, ids.mark_group(lane_id, run.lineage), mark, run.lineage)
+        producer.mark(writer.first_topic, ids.ledger_group(run.pipeline, self.target.sink), mark, run.lineage)
+        producer.flush()
+        with faults.point("commit.mark"):
+            producer.commit()
