@@ -10,18 +10,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.connectors.kafka import headers
 from holdfast.connectors.kafka.partitioner import LONGEST_KEY, MURMUR2_RANDOM, murmur2, of_keys, order_by, without_key
 from holdfast.connectors.kafka.rdkafka import MESSAGE, PARTITION_UA
 from holdfast.errors import ConfigError, RowError
 
-COLUMNS = ("key", "value", "topic", "partition")
+COLUMNS = ("key", "value", "topic", "partition", "headers")
 _BYTES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 #: somewhere to point to for values that are there but empty; a null pointer would mean null
 _EMPTY = np.zeros(1, "u1")
 
 
 def check_schema(schema: pa.Schema, topic: str | None) -> None:
-    """The columns of Spark's own Kafka sink: value, and optionally key, topic, partition; no headers yet."""
+    """The columns of Spark's own Kafka sink: value, and optionally key, topic, partition, headers."""
     names = schema.names
     unknown = [name for name in names if name not in COLUMNS]
     if "value" not in names or unknown:
@@ -34,6 +35,10 @@ def check_schema(schema: pa.Schema, topic: str | None) -> None:
             raise ConfigError(f"column {name!r} must be a string or binary, not {schema.field(name).type}")
     if "partition" in names and not pa.types.is_integer(schema.field("partition").type):
         raise ConfigError(f"column 'partition' must be an int, not {schema.field('partition').type}")
+    if "headers" in names and not headers.check_type(schema.field("headers").type):
+        raise ConfigError(
+            f"column 'headers' must be array<struct<key:string,value:binary>>, not {schema.field('headers').type}"
+        )
     if topic is None and "topic" not in names:
         raise ConfigError("give the sink topic='...', or the DataFrame a column named topic")
 
@@ -65,6 +70,7 @@ def to_messages(
     """
     messages = np.zeros(batch.num_rows, MESSAGE)
     messages["partition"] = PARTITION_UA
+    messages["private"] = np.arange(batch.num_rows)
     alive = [_point(messages, batch.column("value"), "payload", "len")]
     keys = None
     if "key" in batch.schema.names:
