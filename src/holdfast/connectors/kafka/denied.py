@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, SourceError
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 #: Kafka's error codes
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 29, 30, 31, 53
@@ -45,6 +48,22 @@ def denied(
         f"kafka-acls.sh --bootstrap-server {config.get('bootstrap.servers', 'BROKER')} --add "
         f"--allow-principal {user or 'User:NAME'} {operations} {option} (all rights: docs/kafka.md)"
     )
+
+
+def check_readable(client: AdminClient, config: Mapping[str, Any], topics: list[str]) -> None:
+    """READ on these topics, before Spark's tasks find that it is missing; a broker that does not tell is believed."""
+    from confluent_kafka import KafkaException, TopicCollection
+    from confluent_kafka.admin import AclOperation
+
+    asked = client.describe_topics(TopicCollection(topics), include_authorized_operations=True, request_timeout=30)
+    for topic, answer in asked.items():
+        try:
+            allowed = answer.result().authorized_operations
+        except KafkaException as error:
+            refused = denied(error.args[0].code(), "describe a topic", config, rights="Read", topic=topic)
+            raise SourceError(str(refused or f"topic {topic!r} cannot be read: {error.args[0].str()}")) from error
+        if allowed and AclOperation.READ not in allowed:
+            raise SourceError(str(denied(TOPIC, "read a topic", config, rights="Read", topic=topic)))
 
 
 def _principal(config: Mapping[str, Any]) -> str | None:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from holdfast.connectors.kafka.client import admin
+from holdfast.connectors.kafka.denied import denied
 from holdfast.core.model import CheckpointId
 
 logger = logging.getLogger("holdfast")
@@ -71,10 +72,15 @@ class GroupOffsets:
             answer = self._client.alter_consumer_group_offsets(request, request_timeout=TIMEOUT)
             failed = [p for p in answer[self._source.group].result().topic_partitions if p.error is not None]
         except KafkaException as error:
-            logger.warning("offsets of %s not committed, trying again later: %s", self._source, error.args[0].str())
+            self._warn(error.args[0])
             return False
         if failed:
-            logger.warning("offsets of %s not committed, trying again later: %s", self._source, failed[0].error.str())
+            self._warn(failed[0].error, topic=failed[0].topic)
             return False
         self._done = checkpoint_id
         return True
+
+    def _warn(self, error: Any, topic: str | None = None) -> None:
+        source = self._source
+        refused = denied(error.code(), "commit offsets", source.config, rights="Read", group=source.group, topic=topic)
+        logger.warning("offsets of %s not committed, trying again later: %s", source, refused or error.str())

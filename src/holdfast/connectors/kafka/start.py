@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from holdfast.connectors.kafka.client import admin
+from holdfast.connectors.kafka.denied import check_readable
 from holdfast.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def resolve(config: Mapping[str, Any], topics: list[str], pattern: str | None, g
     """One start offset for every partition there is now, checked against what the broker still has."""
     client = admin(config)
     partitions = find_topics(client, topics, pattern)
+    check_readable(client, config, list(partitions))
     if start.kind in ("earliest", "latest"):
         return _everywhere(partitions, EARLIEST if start.kind == "earliest" else LATEST)
     if start.kind == "timestamp":
