@@ -24,12 +24,15 @@ lint: setup  ## ruff, mypy and the layers of the architecture
 	$(BIN)/lint-imports
 
 test: lint  ## lint, and every test but the whole fault matrix
+	@$(RUN)/python -m tests.class_archive
 	$(RUN)/pytest --durations=15
 
 matrix: setup  ## the whole fault matrix, and its table
+	@$(RUN)/python -m tests.class_archive
 	@$(RUN)/python -m tests.crash.matrix
 
 mutants: setup  ## break the protocol on purpose; every break must be found by a test
+	@$(RUN)/python -m tests.class_archive
 	@$(RUN)/python scripts/mutants.py
 
 bench: bench-overhead bench-history bench-memory  ## all three benchmarks

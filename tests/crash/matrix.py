@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tests import class_archive
 from tests.crash.harness import Work
 from tests.crash.scenarios import CASES, SINKS, Case
 
@@ -26,6 +27,7 @@ def run(case: Case) -> str | None:
 
 def main() -> int:
     """Run all, or those whose id contains the first argument; print a table; 1 when any failed."""
+    class_archive.use()
     wanted = [case for case in CASES if len(sys.argv) < 2 or sys.argv[1] in case.id]
     results: dict[str, str | None] = {}
     for number, case in enumerate(wanted, 1):
