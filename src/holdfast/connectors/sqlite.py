@@ -18,6 +18,7 @@ from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import check_name
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
+from holdfast.sinks.keys import FindDuplicates
 from holdfast.sinks.ledger import check_ledger
 from holdfast.sinks.write_ahead import StagedSink
 
@@ -153,7 +154,7 @@ class SqliteSink(StagedSink):
     def validate(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks) -> None:
         """Without an order column, two rows of one key have no last one: refuse them before the decision (I1)."""
         if self.table.key and self.table.order_by is None:
-            find = _FindDuplicates(self.run.location, self.table.key)
+            find = FindDuplicates(self.run.location, self.table.key)
             for duplicate in tasks.map(find, [list(committables)]):
                 if duplicate is not None:
                     raise RowError(
@@ -276,17 +277,3 @@ class _Apply:
         connection.execute(_ADD_TO_LEDGER, row)
         connection.execute(_PRUNE_LEDGER, (run.pipeline, self.sink, self.checkpoint_id - _LEDGER_KEPT))
         return Outcome.COMMITTED
-
-
-@dataclass(frozen=True)
-class _FindDuplicates:
-    """Runs in a task: the first key that occurs twice in a checkpoint, or None."""
-
-    location: str
-    key: tuple[str, ...]
-
-    def __call__(self, handles: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-        batches = [batch.select(self.key) for handle in handles for batch in wal.read_log(self.location, handle)]
-        counts = pa.Table.from_batches(batches).group_by(list(self.key)).aggregate([([], "count_all")])
-        repeated = counts.filter(pc.greater(counts["count_all"], 1)).slice(0, 1).select(self.key).to_pylist()
-        return repeated[0] if repeated else None

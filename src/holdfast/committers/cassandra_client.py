@@ -1,0 +1,347 @@
+"""Connections to Cassandra: checked settings, sessions shared within a process, errors that say what to do.
+
+Connecting takes many times as long as a request, so a session is kept for a while when its last user is done, for the
+next delivery of the same worker process. One that failed is not: the next user connects anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import ConfigError, HoldfastError, MissingExtraError
+
+if TYPE_CHECKING:
+    from cassandra.cluster import Session
+    from cassandra.query import PreparedStatement
+
+#: seconds a session without a user is kept
+IDLE = 60.0
+#: Cassandra's own rule for the names of keyspaces and tables
+_NAME = re.compile(r"\w{1,48}", re.ASCII)
+_TLS = ("ca", "certificate", "key", "check_hostname")
+_KEPT = "Nothing is lost: what is decided stays in the log and is delivered when Cassandra is back"
+
+
+def quote(identifier: str) -> str:
+    """An identifier for use in CQL, in upper and lower case as it is."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def check_identifier(option: str, name: object) -> str:
+    """The name of a keyspace or table."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(f"{option} must be 1 to 48 letters, digits and underscores, not {name!r}")
+    return name
+
+
+def check_choice(option: str, value: object, allowed: tuple[str, ...]) -> str:
+    """One of a few words."""
+    if not isinstance(value, str) or value not in allowed:
+        raise ConfigError(f"{option} must be one of {', '.join(allowed)}, not {value!r}")
+    return value
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where a cluster is and how to enter it; plain data, so that it travels to executors."""
+
+    contact_points: tuple[str, ...]
+    port: int = 9042
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: tuple[tuple[str, Any], ...] | None = None
+    local_dc: str | None = None
+    timeout: float = 10.0
+
+    @property
+    def hosts(self) -> str:
+        """For error texts."""
+        return ", ".join(f"{host}:{self.port}" for host in self.contact_points)
+
+
+def make_settings(
+    contact_points: object,
+    port: object,
+    username: object,
+    password: object,
+    tls: object,
+    local_dc: object,
+    timeout: object,
+) -> Settings:
+    """Check every option; MissingExtraError when the driver is not installed."""
+    try:
+        import cassandra  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("Cassandra needs more packages: pip install 'holdfast[cassandra]'") from error
+    if isinstance(contact_points, str) or not isinstance(contact_points, (list, tuple)) or not contact_points:
+        raise ConfigError(f"contact_points must be a list of host names, not {contact_points!r}")
+    for host in contact_points:
+        if not isinstance(host, str) or not host.strip() or host != host.strip() or "/" in host:
+            raise ConfigError(f"contact_points: {host!r} is not a host name or an address")
+    if not isinstance(port, int) or isinstance(port, bool) or not 1 <= port <= 65535:
+        raise ConfigError(f"port must be a number from 1 to 65535, not {port!r}")
+    for option, value in (("username", username), ("local_dc", local_dc)):
+        if value is not None and (not isinstance(value, str) or not value):
+            raise ConfigError(f"{option} must be text, or None, not {value!r}")
+    if password is not None and not isinstance(password, str):
+        raise ConfigError(f"password must be text, or None, not {type(password).__name__}")
+    if (username is None) != (password is None):
+        raise ConfigError("username and password go together: give both or none")
+    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
+        raise ConfigError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+    return Settings(
+        tuple(contact_points), port, username, password, _check_tls(tls), local_dc, float(timeout)  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def _check_tls(tls: object) -> tuple[tuple[str, Any], ...] | None:
+    if tls is None or tls is False:
+        return None
+    if tls is True:
+        return ()
+    if not isinstance(tls, Mapping) or set(tls) - set(_TLS):
+        raise ConfigError(f"tls must be True, False or a dict with some of {', '.join(_TLS)}, not {tls!r}")
+    for option in ("ca", "certificate", "key"):
+        if option in tls and not isinstance(tls[option], str):
+            raise ConfigError(f"tls: {option} must be the path of a PEM file that driver and executors have")
+    if not isinstance(tls.get("check_hostname", True), bool):
+        raise ConfigError("tls: check_hostname must be True or False")
+    if "key" in tls and "certificate" not in tls:
+        raise ConfigError("tls: key goes with certificate")
+    return tuple(sorted(tls.items()))
+
+
+class Client:
+    """A session, and the statements prepared in it."""
+
+    def __init__(self, settings: Settings) -> None:
+        from cassandra.auth import PlainTextAuthProvider
+        from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+        from cassandra.policies import DCAwareRoundRobinPolicy, TokenAwarePolicy
+
+        self.settings = settings
+        self._prepared: dict[str, PreparedStatement] = {}
+        policy = DCAwareRoundRobinPolicy(settings.local_dc or "")
+        profile = ExecutionProfile(TokenAwarePolicy(policy), request_timeout=settings.timeout)
+        login = None
+        if settings.username is not None:
+            login = PlainTextAuthProvider(settings.username, settings.password)
+        self._cluster = Cluster(
+            list(settings.contact_points),
+            settings.port,
+            # Spoken by every Cassandra since 3.0, so that no version has to be found by trying.
+            protocol_version=4,
+            auth_provider=login,
+            ssl_context=_tls_context(settings.tls),
+            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            connect_timeout=settings.timeout,
+            control_connection_timeout=settings.timeout,
+            # A cluster's whole schema is read otherwise, at every connect.
+            schema_metadata_enabled=False,
+        )
+        try:
+            self.session: Session = self._cluster.connect()
+        except BaseException:
+            self._cluster.shutdown()
+            raise
+
+    def prepare(self, statement: str) -> PreparedStatement:
+        """Prepared once for a session."""
+        if statement not in self._prepared:
+            self._prepared[statement] = self.session.prepare(statement)
+        return self._prepared[statement]
+
+    def know_replicas(self, keyspace: str) -> None:
+        """Read where this keyspace's rows are, so that requests go to a replica at once."""
+        if keyspace not in self._cluster.metadata.keyspaces:
+            self._cluster.refresh_keyspace_metadata(keyspace)
+
+    def query(self, statement: str, values: tuple[Any, ...] = (), consistency: str | None = None) -> list[Any]:
+        """Run a prepared statement; all its rows."""
+        bound = self.prepare(statement).bind(values)
+        bound.is_idempotent = True
+        if consistency is not None:
+            bound.consistency_level = consistency_level(consistency)
+        return list(self.session.execute(bound))
+
+    def close(self) -> None:
+        """Close connections and end the session's threads."""
+        self._cluster.shutdown()
+
+
+def consistency_level(name: str) -> int:
+    """Cassandra's number of a consistency level."""
+    from cassandra import ConsistencyLevel
+
+    return int(ConsistencyLevel.name_to_value[name])
+
+
+def _tls_context(tls: tuple[tuple[str, Any], ...] | None) -> ssl.SSLContext | None:
+    if tls is None:
+        return None
+    options = dict(tls)
+    try:
+        context = ssl.create_default_context(cafile=options.get("ca"))
+        if "certificate" in options:
+            context.load_cert_chain(options["certificate"], options.get("key"))
+    except OSError as error:  # also ssl.SSLError: a file that is missing or no PEM
+        raise ConfigError(f"tls: a file of {options} cannot be used: {error}") from error
+    context.check_hostname = options.get("check_hostname", True)
+    return context
+
+
+# -- sessions of this process -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Shared:
+    client: Client
+    users: int = 0
+    timer: threading.Timer | None = None
+
+
+class _Sessions:
+    """One session for each settings, closed when nobody has used it for a while."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shared: dict[Settings, _Shared] = {}
+
+    def take(self, settings: Settings) -> _Shared:
+        with self._lock:
+            shared = self._shared.get(settings)
+            if shared is None:
+                shared = self._shared[settings] = _Shared(Client(settings))
+            if shared.timer is not None:
+                shared.timer.cancel()
+                shared.timer = None
+            shared.users += 1
+            return shared
+
+    def give_back(self, shared: _Shared, *, broken: bool) -> None:
+        settings = shared.client.settings
+        with self._lock:
+            shared.users -= 1
+            if broken and self._shared.get(settings) is shared:
+                del self._shared[settings]
+            if shared.users:
+                return
+            if self._shared.get(settings) is shared:
+                shared.timer = threading.Timer(IDLE, self._expire, [shared])
+                shared.timer.daemon = True
+                shared.timer.start()
+                return
+        shared.client.close()
+
+    def _expire(self, shared: _Shared) -> None:
+        with self._lock:
+            if shared.users or self._shared.get(shared.client.settings) is not shared:
+                return
+            del self._shared[shared.client.settings]
+        shared.client.close()
+
+    def close_idle(self) -> None:
+        with self._lock:
+            idle = [shared for shared in self._shared.values() if not shared.users]
+            for shared in idle:
+                del self._shared[shared.client.settings]
+                if shared.timer is not None:
+                    shared.timer.cancel()
+        for shared in idle:
+            shared.client.close()
+
+
+_sessions = _Sessions()
+#: What a parent process left in a forked child: kept, because letting it go would close the parent's connections.
+_inherited: list[_Sessions] = []
+
+
+def _after_fork() -> None:
+    global _sessions
+    _inherited.append(_sessions)
+    _sessions = _Sessions()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Lease:
+    """A client held for longer than a block; `give_back` it, broken or not."""
+
+    def __init__(self, settings: Settings) -> None:
+        with reaching(settings):
+            self._shared = _sessions.take(settings)
+        self._owner = _sessions
+        self.broken = False
+
+    @property
+    def client(self) -> Client:
+        """The shared client."""
+        return self._shared.client
+
+    def give_back(self) -> None:
+        """Once, when done."""
+        self._owner.give_back(self._shared, broken=self.broken)
+
+
+@contextmanager
+def borrow(settings: Settings) -> Iterator[Client]:
+    """A shared client; after an error it is not used again."""
+    lease = Lease(settings)
+    try:
+        with reaching(settings):
+            yield lease.client
+    except BaseException:
+        lease.broken = True
+        raise
+    finally:
+        lease.give_back()
+
+
+def close_idle() -> None:
+    """Close this process's sessions that nobody uses; the next user connects anew."""
+    _sessions.close_idle()
+
+
+@contextmanager
+def reaching(settings: Settings) -> Iterator[None]:
+    """Errors of the driver as errors that name the cluster; which may work later, and which cannot."""
+    from cassandra import (
+        AuthenticationFailed,
+        DependencyException,
+        DriverException,
+        InvalidRequest,
+        Unauthorized,
+        UnresolvableContactPoints,
+    )
+    from cassandra.cluster import NoHostAvailable
+    from cassandra.connection import ConnectionBusy, ConnectionException
+    from cassandra.protocol import ErrorMessage, SyntaxException
+
+    try:
+        yield
+    except (InvalidRequest, Unauthorized, SyntaxException) as error:
+        raise ConfigError(f"Cassandra at {settings.hosts} refused: {error}") from error
+    except DependencyException as error:
+        raise ConfigError(f"the Cassandra driver does not work with this Python: {error}") from error
+    except UnresolvableContactPoints as error:
+        raise HoldfastError(f"no address is known for {settings.hosts}: check contact_points and DNS") from error
+    except NoHostAvailable as error:
+        errors = error.errors if isinstance(error.errors, Mapping) else {}
+        reasons = "; ".join(f"{host}: {why}" for host, why in errors.items()) or str(error)
+        if any(isinstance(why, AuthenticationFailed) for why in errors.values()):
+            # Not for good: a cluster that is partly down cannot look passwords up.
+            what = f"does not let user {settings.username!r} in"
+        else:
+            what = "cannot be reached"
+        raise HoldfastError(f"Cassandra at {settings.hosts} {what}: {reasons}. {_KEPT}") from error
+    except (DriverException, ConnectionException, ConnectionBusy, ErrorMessage) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise HoldfastError(f"Cassandra at {settings.hosts} did not answer as it should: {reason}. {_KEPT}") from error

@@ -1,0 +1,1 @@
+"""Cassandra: the sink. Its committer is holdfast.committers.cassandra."""

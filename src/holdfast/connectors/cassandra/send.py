@@ -1,0 +1,121 @@
+"""Rows on their way: prepared inserts, many at a time but never more than allowed."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from holdfast.committers.cassandra_client import Client, consistency_level
+from holdfast.connectors.cassandra.table import Table
+from holdfast.connectors.cassandra.types import to_values
+
+if TYPE_CHECKING:
+    from cassandra.query import BoundStatement, PreparedStatement, Statement
+
+#: Rows of one partition travel together, up to this many and about this many bytes.
+BATCH_ROWS, BATCH_BYTES = 100, 32 * 1024
+
+
+class Sender:
+    """Writes batches of rows with one write time; after `finish` Cassandra has taken them all."""
+
+    def __init__(
+        self, client: Client, table: Table, write_time: int, *, consistency: str, concurrency: int, keep_nulls: bool
+    ) -> None:
+        self._client, self._table, self._write_time = client, table, write_time
+        self._consistency = consistency_level(consistency)
+        self._keep_nulls = keep_nulls
+        self._window = _Window(client, concurrency)
+
+    def send(self, batch: pa.RecordBatch) -> None:
+        """Hand the rows over; an error of an earlier one is raised here or by `finish`."""
+        prepared = self._client.prepare(self._table.insert(batch.schema.names))
+        statements: Iterable[Statement] = self._bind(prepared, batch)
+        if len(self._table.partition) < len(self._table.key):
+            statements = self._by_partition(statements)
+        for statement in statements:
+            self._window.submit(statement)
+
+    def finish(self) -> None:
+        """Wait until all are taken."""
+        self._window.drain()
+
+    def _bind(self, prepared: PreparedStatement, batch: pa.RecordBatch) -> Iterator[BoundStatement]:
+        from cassandra.query import UNSET_VALUE
+
+        columns = []
+        for name in batch.schema.names:
+            values = to_values(batch.column(name), self._table.type_of(name))
+            if not self._keep_nulls:
+                values = [UNSET_VALUE if value is None else value for value in values]
+            columns.append(values)
+        for row in zip(*columns, itertools.repeat(self._write_time)):
+            bound = prepared.bind(row)
+            bound.consistency_level, bound.is_idempotent = self._consistency, True
+            yield bound
+
+    def _by_partition(self, statements: Iterable[BoundStatement]) -> Iterator[Statement]:
+        """Unlogged batches of one partition each: one mutation at the replicas, and many times faster."""
+        partitions: dict[bytes, list[BoundStatement]] = {}
+        sizes: dict[bytes, int] = {}
+        for bound in statements:
+            key = bound.routing_key
+            partitions.setdefault(key, []).append(bound)
+            sizes[key] = sizes.get(key, 0) + sum(len(v) for v in bound.values if isinstance(v, bytes))
+            if len(partitions[key]) >= BATCH_ROWS or sizes[key] >= BATCH_BYTES:
+                del sizes[key]
+                yield self._together(partitions.pop(key))
+        for rows in partitions.values():
+            yield self._together(rows)
+
+    def _together(self, rows: list[BoundStatement]) -> Statement:
+        from cassandra.query import BatchStatement, BatchType
+
+        if len(rows) == 1:
+            return rows[0]
+        batch = BatchStatement(BatchType.UNLOGGED, consistency_level=self._consistency)
+        batch.is_idempotent = True
+        for row in rows:
+            batch.add(row)
+        return batch
+
+
+class _Window:
+    """Requests under way, at most so many; the first error stops it."""
+
+    def __init__(self, client: Client, size: int) -> None:
+        self._session, self._size = client.session, size
+        self._free = threading.Semaphore(size)
+        self._error: Exception | None = None
+
+    def submit(self, statement: Statement) -> None:
+        self._free.acquire()
+        if self._error is not None:
+            self._free.release()
+            self.drain()
+        try:
+            future = self._session.execute_async(statement)
+        except BaseException:
+            self._free.release()
+            raise
+        future.add_callbacks(self._taken, self._refused)
+
+    def drain(self) -> None:
+        """The driver gives every request an end, by its timeout at the latest."""
+        for _ in range(self._size):
+            self._free.acquire()
+        for _ in range(self._size):
+            self._free.release()
+        if self._error is not None:
+            raise self._error
+
+    def _taken(self, rows: Any) -> None:
+        self._free.release()
+
+    def _refused(self, error: Exception) -> None:
+        self._error = self._error or error
+        self._free.release()

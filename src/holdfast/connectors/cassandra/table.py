@@ -1,0 +1,155 @@
+"""The target table: what it looks like, and whether a DataFrame's rows go into it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.committers.cassandra_client import Client, quote
+from holdfast.connectors.cassandra.types import CqlType, expected, fits, normalise, parse_type, problem
+from holdfast.errors import ConfigError, RowError
+
+_DESCRIBE = (
+    "SELECT column_name, kind, position, type FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"
+)
+_KEYS = ("partition_key", "clustering")
+#: Cassandra's limit for the bytes of a key.
+_LONGEST_KEY = 65535
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table."""
+
+    name: str
+    kind: str
+    position: int
+    type: CqlType
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as Cassandra describes it; plain data, goes to the tasks with the sink."""
+
+    keyspace: str
+    name: str
+    columns: tuple[Column, ...]
+
+    def __str__(self) -> str:
+        return f"{self.keyspace}.{self.name}"
+
+    @property
+    def partition(self) -> tuple[str, ...]:
+        """The partition key."""
+        return tuple(c.name for c in self.columns if c.kind == "partition_key")
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The primary key: partition key, then clustering columns."""
+        return tuple(c.name for c in self.columns if c.kind in _KEYS)
+
+    def column(self, name: str) -> Column | None:
+        """By its name."""
+        return next((c for c in self.columns if c.name == name), None)
+
+    def type_of(self, name: str) -> CqlType:
+        """The type of a column that is there."""
+        return next(c.type for c in self.columns if c.name == name)
+
+    def insert(self, names: list[str]) -> str:
+        """The statement for rows of these columns; its last value is the write time."""
+        columns, marks = ", ".join(map(quote, names)), ", ".join("?" * len(names))
+        where = f"{quote(self.keyspace)}.{quote(self.name)}"
+        return f"INSERT INTO {where} ({columns}) VALUES ({marks}) USING TIMESTAMP ?"  # noqa: S608  quoted
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Every reason why rows of these columns cannot go in, by name."""
+        problems = []
+        for name in schema.names:
+            if schema.names.count(name) > 1:
+                problems.append(f"the DataFrame has several columns {name!r}")
+            else:
+                problems += self._check_column(schema.field(name))
+        problems += [
+            f"the DataFrame has no column {name!r}, which is part of the primary key ({', '.join(self.key)})"
+            for name in self.key
+            if name not in schema.names
+        ]
+        if problems:
+            raise ConfigError(f"rows do not go into table {self}: {'; '.join(dict.fromkeys(problems))}")
+
+    def _check_column(self, field: pa.Field) -> list[str]:
+        column = self.column(field.name)
+        if column is None:
+            there = ", ".join(c.name for c in self.columns)
+            return [
+                f"it has no column {field.name!r} (upper and lower case count; it has {there}): add it, or drop it "
+                "from the query"
+            ]
+        if column.kind == "static":
+            return [
+                f"column {field.name!r} is static, one value for a whole partition, on which the rows of a checkpoint "
+                "need not agree: write it from a query of its own into a table of its own"
+            ]
+        if column.kind in _KEYS and column.type.arguments:
+            return [f"column {field.name!r} of the primary key is {column.type}: this sink takes plain keys only"]
+        if column.type.name == "list" and not column.type.frozen:
+            return [
+                f"column {field.name!r} is a list, and sending a list again doubles its elements: make it "
+                f"frozen<{column.type}>, or a set"
+            ]
+        if not fits(column.type, field.type):
+            wanted = expected(column.type)
+            way = f"it takes {wanted}, so cast it in the query" if wanted else "this sink does not write that type"
+            return [f"column {field.name!r} is {column.type} and the DataFrame's is {field.type}: {way}"]
+        return []
+
+    def check_rows(self, sink: str, batch: pa.RecordBatch) -> None:
+        """Find now what Cassandra would refuse later, when the checkpoint is decided and has to be delivered."""
+        for name in batch.schema.names:
+            column = self.column(name)
+            assert column is not None
+            values = batch.column(name)
+            why = self._key_problem(column, values) if column.kind in _KEYS else None
+            why = why or problem(values, column.type)
+            if why:
+                raise RowError(
+                    f"sink {sink!r}: a row does not go into table {self}, column {name!r} ({column.type}): {why}. "
+                    "Filter such rows out, or mend them in the query"
+                )
+
+    def _key_problem(self, column: Column, values: pa.Array) -> str | None:
+        if values.null_count:
+            return "it has no value, and the column is part of the primary key"
+        if fits(CqlType("text"), values.type) or fits(CqlType("blob"), values.type):
+            lengths = pc.binary_length(values)
+            if pc.max(lengths).as_py() > _LONGEST_KEY:
+                return f"it is longer than {_LONGEST_KEY} bytes, and the column is part of the primary key"
+            if self.partition == (column.name,) and pc.min(lengths).as_py() == 0:
+                return "it is empty, and the column is the partition key"
+        return None
+
+    def normalised_key(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The key columns as Cassandra compares them."""
+        arrays = [normalise(batch.column(name), self.type_of(name)) for name in self.key]
+        return pa.RecordBatch.from_arrays(arrays, names=list(self.key))
+
+
+def describe(client: Client, keyspace: str, name: str) -> Table:
+    """Read the table; ConfigError when it is not there, or counts."""
+    rows = client.query(_DESCRIBE, (keyspace, name))
+    where = f"{keyspace}.{name} in Cassandra at {client.settings.hosts}"
+    if not rows:
+        raise ConfigError(f"there is no table {where} (upper and lower case count): create it, with its primary key")
+    order = {kind: number for number, kind in enumerate((*_KEYS, "static", "regular"))}
+    rows.sort(key=lambda row: (order[row.kind], row.position, row.column_name))
+    columns = tuple(Column(row.column_name, row.kind, row.position, parse_type(row.type)) for row in rows)
+    counters = [c.name for c in columns if c.type.name == "counter"]
+    if counters:
+        raise ConfigError(
+            f"table {where} has the counter {', '.join(counters)}: counting again what is sent again would count it "
+            "twice, so this sink does not write counters. Aggregate in the query and write the total as bigint"
+        )
+    return Table(keyspace, name, columns)
