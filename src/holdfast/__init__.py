@@ -11,9 +11,12 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.history import CheckpointStats, checkpoints
     from holdfast.checkpoint.ports import Run, Tasks
     from holdfast.committers.base import CheckpointCommitter
+    from holdfast.committers.cassandra import CassandraCheckpointCommitter
     from holdfast.committers.file import FileCheckpointCommitter
     from holdfast.committers.sql import SqlCheckpointCommitter
+    from holdfast.connectors.cassandra.sink import CassandraSink
     from holdfast.connectors.kafka.start import StartFrom
+    from holdfast.connectors.postgres.sink import PostgresSink
     from holdfast.connectors.sqlite import SqliteSink
     from holdfast.connectors.stdout import StdoutSink
     from holdfast.core.model import Outcome, PendingCheckpoint
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "CassandraCheckpointCommitter",
+    "CassandraSink",
     "CheckpointCommitter",
     "CheckpointStats",
     "FileCheckpointCommitter",
@@ -36,6 +41,7 @@ __all__ = [
     "IdempotentSink",
     "Outcome",
     "PendingCheckpoint",
+    "PostgresSink",
     "Run",
     "SqlCheckpointCommitter",
     "SqliteSink",
@@ -54,6 +60,8 @@ __all__ = [
 ]
 #: public name -> the module it is in
 _HOMES = {
+    "CassandraCheckpointCommitter": "holdfast.committers.cassandra",
+    "CassandraSink": "holdfast.connectors.cassandra.sink",
     "CheckpointCommitter": "holdfast.committers.base",
     "CheckpointStats": "holdfast.checkpoint.history",
     "FileCheckpointCommitter": "holdfast.committers.file",
@@ -61,6 +69,7 @@ _HOMES = {
     "IdempotentSink": "holdfast.sinks.idempotent",
     "Outcome": "holdfast.core.model",
     "PendingCheckpoint": "holdfast.core.model",
+    "PostgresSink": "holdfast.connectors.postgres.sink",
     "Run": "holdfast.checkpoint.ports",
     "SqlCheckpointCommitter": "holdfast.committers.sql",
     "SqliteSink": "holdfast.connectors.sqlite",

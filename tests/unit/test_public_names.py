@@ -22,6 +22,7 @@ PUBLIC = {
     "IdempotentSink",
     "Outcome",
     "PendingCheckpoint",
+    "PostgresSink",
     "Run",
     "SqlCheckpointCommitter",
     "SqliteSink",

@@ -1,0 +1,118 @@
+"""The ledger: which checkpoints are in the table, written in the same transaction as their rows (rules 9, 10)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.checkpoint.ports import Run
+from holdfast.connectors.postgres.names import literal, lock_key, quote
+from holdfast.connectors.postgres.server import Server, drivers, said
+from holdfast.core.model import CheckpointId
+from holdfast.errors import ConfigError
+
+#: How many checkpoints back the ledger is kept.
+KEPT = 100
+#: raised by the server when the ledger forbids a commit: it is done, or the name belongs to another location
+REFUSED = "HF001"
+_COLUMNS = """
+    pipeline text NOT NULL, sink text NOT NULL, lineage text NOT NULL, checkpoint_id bigint NOT NULL,
+    part text NOT NULL DEFAULT '', generation bigint NOT NULL, row_count bigint NOT NULL,
+    written_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (pipeline, sink, lineage, checkpoint_id, part)"""
+
+
+class Ledger:
+    """The rows of one sink of one pipeline in the table `ledger` of holdfast's schema.
+
+    One row for each checkpoint, or, in two-phase mode, one for each prepared transaction, with its gid as `part`.
+    """
+
+    def __init__(self, server: Server, schema: str, sink: str) -> None:
+        self.server, self.schema, self.sink = server, schema, sink
+
+    @property
+    def table(self) -> str:
+        """Quoted, for use in SQL."""
+        return f"{quote(self.schema)}.ledger"
+
+    @property
+    def where(self) -> str:
+        """For messages."""
+        return f"the ledger of sink {self.sink!r} (table {self.schema}.ledger of {self.server})"
+
+    def create(self, connection: Any) -> None:
+        """Schema and table, if they are not there; a role that may not create them only needs them to be there."""
+        psycopg, _, _ = drivers()
+        steps = []
+        if connection.execute("SELECT to_regnamespace(%s)", (quote(self.schema),)).fetchone()[0] is None:
+            steps.append(f"CREATE SCHEMA IF NOT EXISTS {quote(self.schema)}")
+        if connection.execute("SELECT to_regclass(%s)", (self.table,)).fetchone()[0] is None:
+            steps.append(f"CREATE TABLE IF NOT EXISTS {self.table} ({_COLUMNS})")
+        if not steps:
+            return
+        # Two pipelines that start at once would both find nothing, and one of them would fail.
+        lock = f"SELECT pg_advisory_xact_lock({lock_key('holdfast schema', self.schema)})"
+        try:
+            self.server.in_one_go(connection, lock, *steps)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise ConfigError(
+                f"sink {self.sink!r} may not create its schema for staging and ledger in {self.server}: {said(error)}. "
+                f"Let an administrator run: CREATE SCHEMA {quote(self.schema)} AUTHORIZATION the_role"
+            ) from error
+
+    def read(self, connection: Any, pipeline: str) -> dict[str, CheckpointId]:
+        """{lineage: last checkpoint}, of every lineage of this pipeline name."""
+        statement = (
+            f"SELECT lineage, max(checkpoint_id) FROM {self.table} WHERE pipeline = %s AND sink = %s GROUP BY lineage"  # noqa: S608
+        )
+        return dict(connection.execute(statement, (pipeline, self.sink)).fetchall())
+
+    def take_over(self, connection: Any, run: Run) -> None:
+        """Own the name from here on, with nothing marked as delivered: what this log still owes must not be skipped."""
+        self.server.in_one_go(
+            connection,
+            self.lock(run),
+            f"DELETE FROM {self.table} WHERE {self._mine(run)}",  # noqa: S608
+            self.add(run, -1, 0),
+        )
+
+    def lock(self, run: Run) -> str:
+        """Hold off every other driver of this sink until the transaction ends."""
+        return f"SELECT pg_advisory_xact_lock({lock_key('holdfast ledger', run.pipeline, self.sink)})"
+
+    def refuse(self, run: Run, checkpoint_id: CheckpointId) -> str:
+        """Fails with REFUSED when this checkpoint is done, or the name belongs to another location."""
+        wrong = f"lineage <> {literal(run.lineage)} OR checkpoint_id >= {checkpoint_id}"
+        body = (
+            f"BEGIN IF EXISTS (SELECT FROM {self.table} WHERE {self._mine(run)} AND ({wrong})) THEN "
+            f"RAISE EXCEPTION 'the ledger forbids this commit' USING ERRCODE = '{REFUSED}'; END IF; END"
+        )
+        return f"DO {literal(body)}"
+
+    def add(self, run: Run, checkpoint_id: CheckpointId, rows: int, part: str = "") -> str:
+        """Note a checkpoint, or a part of it."""
+        texts = ", ".join(literal(text) for text in (run.pipeline, self.sink, run.lineage, part))
+        return (
+            f"INSERT INTO {self.table} (pipeline, sink, lineage, part, checkpoint_id, generation, row_count) "  # noqa: S608
+            f"VALUES ({texts}, {checkpoint_id}, {run.generation}, {rows})"
+        )
+
+    def prune(self, run: Run, checkpoint_id: CheckpointId) -> str:
+        """Forget checkpoints that nobody can ask about any more."""
+        return f"DELETE FROM {self.table} WHERE {self._mine(run)} AND checkpoint_id <= {checkpoint_id - KEPT}"  # noqa: S608
+
+    def parts(self, connection: Any, run: Run, parts: list[str]) -> set[str]:
+        """Which of these prepared transactions were committed."""
+        statement = f"SELECT part FROM {self.table} WHERE pipeline = %s AND sink = %s AND part = ANY (%s)"  # noqa: S608
+        found = connection.execute(statement, (run.pipeline, self.sink, parts)).fetchall()
+        return {row[0] for row in found}
+
+    def adopt(self, run: Run, parts: list[str]) -> str:
+        """After a take-over: what an earlier lineage of this location had prepared is this one's now."""
+        listed = ", ".join(map(literal, parts))
+        return (
+            f"UPDATE {self.table} SET lineage = {literal(run.lineage)} WHERE {self._mine(run)} "  # noqa: S608
+            f"AND lineage <> {literal(run.lineage)} AND part IN ({listed})"
+        )
+
+    def _mine(self, run: Run) -> str:
+        return f"pipeline = {literal(run.pipeline)} AND sink = {literal(self.sink)}"

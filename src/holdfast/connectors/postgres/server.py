@@ -1,0 +1,218 @@
+"""Connections to the server: the driver's by psycopg, the tasks' by ADBC; none is kept between two operations."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from holdfast.errors import ConfigError, HoldfastError, MissingExtraError, RowError
+
+Result = TypeVar("Result")
+#: Seconds for which a running query keeps trying to connect: a server that restarts is back by then.
+PATIENCE = 10.0
+#: Without these a host that vanished is noticed after hours. Whatever the DSN says comes first.
+_DEFAULTS = {
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+    "fallback_application_name": "holdfast",
+}
+#: One resolver of types for each server and process: to make it, ADBC reads the catalog. It holds no connection.
+_databases: dict[tuple[int, str], Any] = {}
+
+
+def drivers() -> tuple[Any, Any, Any]:
+    """(psycopg, adbc_driver_manager, adbc_driver_postgresql), or the error that names the extra."""
+    try:
+        import adbc_driver_manager
+        import adbc_driver_postgresql
+        import psycopg
+    except ImportError as error:
+        raise MissingExtraError("PostgreSQL needs more packages: pip install 'holdfast[postgres]'") from error
+    return psycopg, adbc_driver_manager, adbc_driver_postgresql
+
+
+class Server:
+    """Where the database is. Travels to the executors; never shows its password."""
+
+    def __init__(self, dsn: str, lock_timeout: float) -> None:
+        psycopg, _, _ = drivers()
+        if not isinstance(dsn, str) or not dsn.strip():
+            raise ConfigError(f"dsn must be text like postgresql://user@host/database, not {type(dsn).__name__}")
+        try:
+            given = psycopg.conninfo.conninfo_to_dict(dsn)
+        except psycopg.ProgrammingError:
+            # Its message quotes the DSN, and with it perhaps a password.
+            raise ConfigError(
+                "dsn cannot be read: write postgresql://user:password@host:port/database or key=value pairs, and in a "
+                "URL every special character of the password as %XX"
+            ) from None
+        for key in ("password", "sslpassword"):
+            if given.get(key) == "":
+                del given[key]
+        self._conninfo: str = psycopg.conninfo.make_conninfo("", **{**_DEFAULTS, **given, "client_encoding": "UTF8"})
+        self.lock_timeout_ms = round(lock_timeout * 1000)
+        host = given.get("hostaddr") or given.get("host") or "the local socket"
+        self._where = f"database {given.get('dbname') or given.get('user') or 'of this user'!r} at {host}"
+
+    def __str__(self) -> str:
+        return self._where
+
+    def __repr__(self) -> str:
+        return f"Server({self._where})"
+
+    @contextmanager
+    def connect(self, patience: float = PATIENCE) -> Iterator[Any]:
+        """The driver's connection, in autocommit mode; closed at the end."""
+        psycopg, _, _ = drivers()
+        connection = self._patiently(
+            lambda: psycopg.connect(self._conninfo, autocommit=True), psycopg.OperationalError, patience
+        )
+        with connection:
+            yield connection
+
+    def session(self) -> Session:
+        """A task's connection."""
+        _, manager, _ = drivers()
+        return self._patiently(lambda: Session(manager, self._database()), manager.Error, PATIENCE)
+
+    def _database(self) -> Any:
+        _, _, postgresql = drivers()
+        key = (os.getpid(), self._conninfo)
+        if key not in _databases:
+            _databases[key] = postgresql.connect(self._conninfo)
+        return _databases[key]
+
+    def _patiently(self, connect: Callable[[], Result], error: type[Exception], patience: float) -> Result:
+        give_up = time.monotonic() + patience
+        wait = 0.1
+        while True:
+            try:
+                return connect()
+            except error as problem:
+                if time.monotonic() + wait > give_up:
+                    raise HoldfastError(f"cannot connect to {self}: {said(problem)}") from None
+                time.sleep(wait)
+                wait = min(2.0, 2 * wait)
+
+    def in_one_go(self, connection: Any, *statements: str) -> None:
+        """One transaction in one message.
+
+        A driver that is paused here (SIGSTOP, a long collection) holds no lock: the server has all of it or nothing.
+        """
+        try:
+            connection.execute("; ".join([self.begin(), *_DURABLE, *statements, "COMMIT"]))
+        except BaseException:
+            if not connection.closed:
+                connection.rollback()
+            raise
+
+    def begin(self) -> str:
+        """Begin a transaction that neither waits for ever nor reads an old snapshot, whatever the role's defaults."""
+        return f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {self.lock_timeout_ms}"
+
+
+#: A role or server with synchronous_commit=off would acknowledge what a crash then takes back.
+_DURABLE = ("SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'",)
+_TASK_SETTINGS = (*_DURABLE, "SET LOCAL idle_in_transaction_session_timeout = 0")
+
+
+class Session:
+    """One task's connection and its one transaction."""
+
+    def __init__(self, manager: Any, database: Any) -> None:
+        self._manager = manager
+        self._connection: Any = manager.AdbcConnection(database)
+
+    def begin(self, server: Server) -> None:
+        """Begin the transaction."""
+        for statement in (*server.begin().split("; "), *_TASK_SETTINGS):
+            self.execute(statement)
+
+    def execute(self, statement: str) -> None:
+        """One statement."""
+        self._run(lambda s: s.set_sql_query(statement))
+
+    def ingest(self, schema: str, table: str, batch: pa.RecordBatch) -> None:
+        """Append rows to a table by binary COPY, straight from Arrow; columns are matched by name."""
+
+        def prepare(statement: Any) -> None:
+            statement.set_options(**_ingest_options(schema, table))
+            statement.bind(batch)
+
+        self._run(prepare)
+
+    def _run(self, prepare: Callable[[Any], None]) -> None:
+        statement = self._manager.AdbcStatement(self._connection)
+        try:
+            prepare(statement)
+            statement.execute_update()
+        finally:
+            statement.close()
+
+    def close(self) -> None:
+        """Give the connection back; what is not committed or prepared is rolled back by the server."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @property
+    def error(self) -> type[Exception]:
+        """What ADBC raises."""
+        found: type[Exception] = self._manager.Error
+        return found
+
+
+def _ingest_options(schema: str, table: str) -> Mapping[str, str]:
+    return {
+        "adbc.ingest.target_table": table,
+        "adbc.ingest.target_db_schema": schema,
+        "adbc.ingest.mode": "adbc.ingest.mode.append",
+    }
+
+
+def said(error: Exception) -> str:
+    """What the server said, without the drivers' wrapping."""
+    text = str(error)
+    _, marker, server = text.partition("ERROR:")
+    text = re.sub(r"\s*SQLSTATE: \w{5}\s*$", "", server) if marker else text
+    return re.sub(r"\s*\n\s*", "; ", text.strip().rstrip("."))
+
+
+def state(error: Exception) -> str:
+    """The five characters of the SQL standard, or none: then the connection broke."""
+    return getattr(error, "sqlstate", None) or ""
+
+
+def is_about_rows(error: Exception) -> bool:
+    """Whether the rows are to blame (data or integrity), so that trying again cannot help."""
+    return state(error)[:2] in ("21", "22", "23")
+
+
+def blame(sink: str, table: object, error: Exception) -> Exception:
+    """The error a task raises for one of the server's, before anything is decided."""
+    if is_about_rows(error):
+        return RowError(f"sink {sink!r}: a row does not go into table {table}: {said(error)}")
+    if state(error) == "55P03":
+        return HoldfastError(
+            f"sink {sink!r}: waited for longer than lock_timeout for a lock on table {table} or on one of its rows. In "
+            "two-phase mode two rows of one checkpoint with the same unique key, or a prepared transaction that "
+            "nobody ends, do that: see pg_prepared_xacts, and docs/postgres.md"
+        )
+    if state(error) == "53200" and "prepared transactions" in str(error):
+        return ConfigError(f"sink {sink!r}: {said(error)}. {RAISE_PREPARED}")
+    return HoldfastError(f"sink {sink!r}, table {table}: {said(error)}")
+
+
+RAISE_PREPARED = (
+    "mode='two-phase' needs one prepared transaction for each partition of a batch and some to spare: ALTER SYSTEM SET "
+    "max_prepared_transactions = 64, then restart the server. mode='ledger' needs no server setting"
+)

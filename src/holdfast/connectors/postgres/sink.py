@@ -1,0 +1,180 @@
+"""The PostgreSQL sink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.checkpoint.ports import Run, Tasks
+from holdfast.connectors.postgres import staging, two_phase
+from holdfast.connectors.postgres.ledger import Ledger
+from holdfast.connectors.postgres.names import check_identifier, parse_table
+from holdfast.connectors.postgres.server import Server
+from holdfast.connectors.postgres.staging import StagingWriter
+from holdfast.connectors.postgres.table import Target, Upsert, create_statement, resolve
+from holdfast.connectors.postgres.two_phase import PreparingWriter
+from holdfast.core.model import CheckpointId, Outcome
+from holdfast.core.naming import Task, check_name
+from holdfast.errors import ConfigError, RowError
+from holdfast.sinks.ledger import check_ledger
+from holdfast.sinks.two_phase import TwoPhaseCommitSink
+
+MODES = ("ledger", "two-phase", "upsert")
+Writer = StagingWriter | PreparingWriter
+
+
+class PostgresSink(TwoPhaseCommitSink):
+    """Exactly-once into a table of PostgreSQL, by binary COPY straight from Arrow.
+
+    `mode="ledger"` appends: tasks fill staging tables, and one transaction moves a whole checkpoint and notes it in a
+    ledger, so a reader sees whole checkpoints only; it needs no server setting. `mode="two-phase"` appends too: each
+    task prepares a transaction that the driver commits; it writes rows once, needs `max_prepared_transactions`, and a
+    reader can see some subtasks of a checkpoint before the others. `mode="upsert"` works as `ledger` and replaces rows
+    by `key`; of two rows of one key the one with the larger `order_by` wins, and without `order_by` two rows of one key
+    in one checkpoint are an error, raised before anything is decided.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        table: str,
+        *,
+        mode: str = "ledger",
+        key: Sequence[str] = (),
+        order_by: str | None = None,
+        create: bool = False,
+        schema: str = "holdfast",
+        lock_timeout: float = 60.0,
+        name: str | None = None,
+    ) -> None:
+        if mode not in MODES:
+            raise ConfigError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
+        if isinstance(key, str):
+            raise ConfigError(f"key must be a list of columns: key=[{key!r}]")
+        if mode == "upsert" and not key:
+            raise ConfigError("mode='upsert' needs key=[...], the columns that identify a row")
+        if mode != "upsert" and (key or order_by):
+            raise ConfigError(f"key and order_by belong to mode='upsert'; mode={mode!r} appends every row")
+        if isinstance(lock_timeout, bool) or not isinstance(lock_timeout, (int, float)) or lock_timeout <= 0:
+            raise ConfigError(f"lock_timeout must be a number of seconds above 0, not {lock_timeout!r}")
+        self.server = Server(dsn, lock_timeout)
+        self.table = parse_table(table)
+        self.schema = check_identifier("schema", schema)
+        self.mode, self.create = mode, bool(create)
+        self.name = check_name("name", name or f"postgres-{self.table}"[:100])
+        self._asked = Upsert(tuple(key), order_by)
+        self._upsert = self._asked
+        self._target: Target | None = None
+        self._run: Run | None = None
+
+    # -- on the driver ----------------------------------------------------------------------------------------------
+
+    def open(self, run: Run) -> None:
+        """See TwoPhaseCommitSink."""
+        self._run = run
+        self._check_columns(run.schema)
+        ledger = self._ledger
+        with self.server.connect(patience=0) as connection:
+            ledger.create(connection)
+            if self.mode == "two-phase":
+                two_phase.check_server(connection, self.name)
+            if run.take_over:
+                ledger.take_over(connection, run)
+            check_ledger(run, ledger.where, ledger.read(connection, run.pipeline))
+            if run.schema is not None:
+                if self.create:
+                    connection.execute(create_statement(self.table, run.schema, self._asked.key))
+                self._target, self._upsert = resolve(connection, self.name, self.table, run.schema, self._asked)
+
+    def recover(
+        self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
+    ) -> None:
+        """Drop staging tables and roll back prepared transactions of this and older generations that no record names.
+
+        Both kinds: the mode may have been another before the restart.
+        """
+        kept = {c.get("table") or c["gid"] for committables in decided.values() for c in committables}
+        with self.server.connect() as connection:
+            staging.sweep(connection, self.run, self.name, self.schema, generation, kept)
+            two_phase.sweep(connection, self.run, self.name, generation, kept)
+
+    def validate(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks) -> None:
+        """Without an order column, two rows of one key have no last one: refuse them before the decision (I1)."""
+        if self.mode == "upsert" and self._upsert.order_by is None:
+            duplicate = staging.find_duplicate(self.server, self._upsert.key, committables)
+            if duplicate is not None:
+                raise RowError(
+                    f"sink {self.name!r}: checkpoint {checkpoint_id} has several rows with key {duplicate}, and "
+                    "nothing says which is the last. Give the sink order_by='column', or drop duplicates in the query"
+                )
+
+    def commit(
+        self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
+    ) -> Outcome | None:
+        """Make the checkpoint visible, in the way it was prepared."""
+        kinds = {c["kind"] for c in committables}
+        if kinds == {staging.KIND}:
+            name = self.target.name
+            return staging.commit(self._ledger, self.run, name, self._upsert, checkpoint_id, committables)
+        if kinds == {two_phase.KIND}:
+            return two_phase.commit(self._ledger, self.run, checkpoint_id, committables)
+        raise ConfigError(f"sink {self.name!r}: checkpoint {checkpoint_id} was prepared by another version of holdfast")
+
+    # -- in the task ------------------------------------------------------------------------------------------------
+
+    def begin(self, task: Task) -> Writer:
+        """See TwoPhaseCommitSink."""
+        if self.mode == "two-phase":
+            return PreparingWriter(self.server, self._ledger, self.run, self.target, task)
+        return StagingWriter(self.server, self.schema, self.target, task)
+
+    def write(self, txn: Writer, batch: pa.RecordBatch) -> None:
+        """See TwoPhaseCommitSink."""
+        for column in self._asked.key:
+            if batch.column(column).null_count:
+                raise RowError(
+                    f"sink {self.name!r}: a row has no value in key column {column!r}; nothing would ever replace it. "
+                    "Filter such rows out or fill the key in"
+                )
+        txn.write(batch)
+
+    def pre_commit(self, txn: Writer) -> Mapping[str, Any] | None:
+        """See TwoPhaseCommitSink."""
+        return txn.prepare()
+
+    def abort(self, txn: Writer) -> None:
+        """See TwoPhaseCommitSink."""
+        txn.abort()
+
+    # -- what a run knows -------------------------------------------------------------------------------------------
+
+    @property
+    def run(self) -> Run:
+        """The query run this sink is part of."""
+        if self._run is None:
+            raise ConfigError(f"sink {self.name!r} is not part of a running query")
+        return self._run
+
+    @property
+    def target(self) -> Target:
+        """The table as it was found at the start."""
+        if self._target is None:
+            raise ConfigError(f"sink {self.name!r} was not told the columns of the rows when the query started")
+        return self._target
+
+    @property
+    def _ledger(self) -> Ledger:
+        return Ledger(self.server, self.schema, self.name)
+
+    def _check_columns(self, schema: pa.Schema | None) -> None:
+        if schema is None:
+            return
+        wanted = (*self._asked.key, *filter(None, [self._asked.order_by]))
+        missing = [column for column in wanted if column not in schema.names]
+        if missing:
+            raise ConfigError(
+                f"sink {self.name!r}: key and order_by must be columns of the DataFrame; {', '.join(missing)} is not "
+                f"among {', '.join(schema.names)}"
+            )

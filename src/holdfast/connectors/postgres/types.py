@@ -1,0 +1,206 @@
+"""Arrow columns as PostgreSQL's binary COPY wants them.
+
+ADBC writes each Arrow type in one binary form and converts nothing, so every column is first cast to the one Arrow type
+whose form the table's column reads. A type without such a form is staged as text and cast by the server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import ConfigError, RowError
+
+_is = pa.types
+_TEXT = ("text", "varchar", "bpchar", "name", "json", "citext")
+_EXACT = {
+    "bool": pa.bool_(),
+    "int2": pa.int16(),
+    "int4": pa.int32(),
+    "int8": pa.int64(),
+    "float4": pa.float32(),
+    "float8": pa.float64(),
+    "bytea": pa.binary(),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "interval": pa.duration("us"),
+    "uuid": pa.binary(16),
+    "jsonb": pa.binary(),
+    **dict.fromkeys(_TEXT, pa.string()),
+}
+_INTEGER_BITS = {"int2": 16, "int4": 32, "int8": 64}
+_LARGEST_INTEGER = pa.decimal128(20, 0)
+
+
+@dataclass(frozen=True)
+class SqlType:
+    """A column's type: its name in the catalog, or that of its elements, and how SQL spells it."""
+
+    base: str
+    is_array: bool
+    spelled: str
+    #: digits after the point of a numeric; None: any number
+    scale: int | None = None
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How a column travels: cast to this Arrow type, after one of a few conversions."""
+
+    arrow: pa.DataType
+    how: str = "cast"
+
+    @property
+    def as_text(self) -> bool:
+        """Whether the server has to cast it from text."""
+        return self.how == "text"
+
+
+def wire(given: pa.DataType, wanted: SqlType) -> Wire | str:
+    """How Arrow values of this type get into such a column, or why they do not."""
+    if wanted.is_array:
+        return _wire_array(given, wanted)
+    if _is.is_null(given):
+        return Wire(_EXACT.get(wanted.base, pa.string() if wanted.base != "numeric" else pa.decimal128(1, 0)), "null")
+    if wanted.base == "uuid" and _is_text(given):
+        return Wire(pa.binary(16), "uuid")
+    if wanted.base == "jsonb" and _is_text(given):
+        return Wire(pa.binary(), "jsonb")
+    if wanted.base == "numeric":
+        return _wire_numeric(given, wanted)
+    if wanted.base not in _EXACT:
+        return Wire(pa.string(), "text") if _is_text(given) else "cast it to string in the query"
+    if _fits(given, wanted.base):
+        return Wire(_EXACT[wanted.base])
+    return _advice(given, wanted.base)
+
+
+def _wire_array(given: pa.DataType, wanted: SqlType) -> Wire | str:
+    if _is.is_null(given):
+        return Wire(pa.list_(pa.string()), "null")
+    if not (_is.is_list(given) or _is.is_large_list(given)):
+        return "make it an array in the query"
+    if _is.is_null(given.value_type):
+        return "cast its elements to a type in the query"
+    inner = wire(given.value_type, SqlType(wanted.base, False, wanted.spelled, wanted.scale))
+    if isinstance(inner, str):
+        return inner
+    if inner.how == "cast" and wanted.base not in ("varchar", "bpchar", "name", "json", "citext"):
+        return Wire(pa.list_(inner.arrow))
+    if _is_text(given.value_type):
+        return Wire(pa.list_(pa.string()), "text")
+    return "use an array of text, numbers, dates or timestamps"
+
+
+def _wire_numeric(given: pa.DataType, wanted: SqlType) -> Wire | str:
+    if _is.is_integer(given):
+        return Wire(_LARGEST_INTEGER)
+    if not _is.is_decimal(given):
+        return "cast it to decimal in the query"
+    if wanted.scale is not None and given.scale > wanted.scale:
+        return f"it would be rounded to {wanted.scale} digits after the point: cast it in the query"
+    return Wire(given)
+
+
+def _is_text(given: pa.DataType) -> bool:
+    return bool(_is.is_string(given) or _is.is_large_string(given) or _is.is_string_view(given))
+
+
+def _fits(given: pa.DataType, base: str) -> bool:
+    """Whether the value arrives whole, or the cast of a value that does not fit fails."""
+    if base in _TEXT:
+        return _is_text(given)
+    if base in _INTEGER_BITS:
+        return bool(_is.is_integer(given))
+    if base in ("float4", "float8"):
+        bits = 24 if base == "float4" else 64
+        whole = _is.is_integer(given) and given.bit_width <= bits
+        return bool(whole or (_is.is_floating(given) and given.bit_width <= _EXACT[base].bit_width))
+    if base in ("timestamp", "timestamptz"):
+        return bool(_is.is_timestamp(given)) and (given.tz is not None) == (base == "timestamptz")
+    if base == "uuid":
+        return bool(given == pa.binary(16))
+    if base == "jsonb":
+        return False
+    tests = {
+        "bool": _is.is_boolean, "date": _is.is_date, "time": _is.is_time, "interval": _is.is_duration,
+        "bytea": lambda t: _is.is_binary(t) or _is.is_large_binary(t) or _is.is_fixed_size_binary(t),
+    }  # fmt: skip
+    return bool(tests[base](given))
+
+
+def _advice(given: pa.DataType, base: str) -> str:
+    if _is.is_timestamp(given) and base == "timestamp":
+        return "a time with a zone has no place there: cast it to timestamp_ntz in the query, or make it timestamptz"
+    if _is.is_timestamp(given) and base == "timestamptz":
+        return "a time without a zone is no instant: cast it to timestamp in the query, or make the column timestamp"
+    if _is.is_struct(given) or _is.is_map(given):
+        return "use to_json() in the query and a jsonb column"
+    return "cast it in the query"
+
+
+def column_type(name: str, given: pa.DataType) -> str:
+    """The column type for a table that is made from a DataFrame."""
+    if _is.is_list(given) or _is.is_large_list(given):
+        if not (_is.is_list(given.value_type) or _is.is_large_list(given.value_type)):
+            return column_type(name, given.value_type) + "[]"
+    elif _is.is_decimal(given):
+        return f"numeric({given.precision}, {given.scale})"
+    elif _is.is_null(given):
+        return "text"
+    elif _is.is_integer(given):
+        return "smallint" if given.bit_width <= 16 else "integer" if given.bit_width == 32 else "bigint"
+    elif _is.is_timestamp(given):
+        return "timestamp" if given.tz is None else "timestamptz"
+    else:
+        for sql, base in _CREATED.items():
+            if _fits(given, base):
+                return sql
+    raise ConfigError(
+        f"column {name!r} is of type {given}, for which no column can be made: turn it into text with to_json() in the "
+        "query, and create the table yourself with a jsonb column for it"
+    )
+
+
+_CREATED = {
+    "boolean": "bool", "real": "float4", "double precision": "float8", "text": "text", "bytea": "bytea", "date": "date",
+    "time": "time", "interval": "interval",
+}  # fmt: skip
+
+
+def convert(name: str, column: pa.Array, target: Wire) -> pa.Array:
+    """One column's values in their form for the wire."""
+    try:
+        if target.how == "null":
+            return pa.nulls(len(column), target.arrow)
+        if target.how == "uuid":
+            return _uuid(column)
+        if target.how == "jsonb":
+            # The binary form of jsonb: the number of its version, and the text.
+            return pc.binary_join_element_wise(b"\x01", column.cast(pa.binary()), b"")
+        return column if column.type == target.arrow else column.cast(target.arrow)
+    except (pa.ArrowInvalid, ValueError) as error:
+        raise RowError(f"column {name!r}: {error}") from error
+
+
+def _uuid(column: pa.Array) -> pa.Array:
+    """Text with or without dashes to 16 bytes, all rows at once."""
+    digits = pc.replace_substring(column.cast(pa.string()), "-", "").fill_null("0" * 32)
+    wrong = pc.filter(column, pc.not_equal(pc.binary_length(digits), 32))
+    if len(wrong):
+        raise ValueError(f"{wrong[0].as_py()!r} is not a uuid")
+    # Every value has 32 bytes, so one call reads them all, straight from the array's buffer.
+    buffer, start = digits.buffers()[2], 32 * digits.offset
+    text = b"" if buffer is None else buffer.to_pybytes()[start : start + 32 * len(digits)]
+    try:
+        values = bytes.fromhex(text.decode("ascii", "replace"))
+    except ValueError:
+        raise ValueError("a value is not a uuid: it has other characters than 0-9, a-f and dashes") from None
+    if len(values) != 16 * len(column):
+        raise ValueError("a value is not a uuid: there are blanks in it")
+    made = pa.Array.from_buffers(pa.binary(16), len(column), [None, pa.py_buffer(values)])
+    return pc.if_else(column.is_valid(), made, pa.scalar(None, pa.binary(16)))

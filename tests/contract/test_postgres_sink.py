@@ -1,0 +1,41 @@
+"""PostgresSink keeps the contract in each mode (T1-T8, I1), and SqlCheckpointCommitter does in PostgreSQL (C3)."""
+
+import psycopg
+import pytest
+
+import holdfast as hf
+from holdfast.testing import exercise_sink
+from holdfast.testing.checks import CHECKS
+from tests.servers.postgres import execute
+
+
+@pytest.fixture
+def dsn(postgres):
+    return postgres.new_database()
+
+
+def read_table(dsn, table="t"):
+    with psycopg.connect(dsn, row_factory=psycopg.rows.dict_row) as connection:
+        try:
+            return connection.execute(f"SELECT * FROM {table}").fetchall()
+        except psycopg.errors.UndefinedTable:
+            return []
+
+
+def leftovers(dsn):
+    tables = execute(dsn, "SELECT relname FROM pg_class WHERE relname LIKE 'stage%' AND relkind = 'r'")
+    prepared = execute(dsn, "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
+    return [name for (name,) in tables + prepared]
+
+
+@pytest.mark.parametrize(
+    "options", [{"mode": "ledger"}, {"mode": "two-phase"}, {"mode": "upsert", "key": ["id"]}], ids=lambda o: o["mode"]
+)
+def test_each_mode_keeps_the_contract(dsn, options):
+    report = exercise_sink(
+        lambda: hf.PostgresSink(dsn, "t", create=True, **options),
+        lambda: read_table(dsn),
+        leftovers=lambda: leftovers(dsn),
+    )
+    assert set(report.skipped) == {"mark_is_lost"}
+    assert set(report.passed) | set(report.skipped) == set(CHECKS)
