@@ -18,10 +18,9 @@ def connect(manager: Any, config: Mapping[str, Any], *, timeout_ms: int) -> None
     hide_wire_dumps()
     problem = ""
     if protocol(config) != "PLAINTEXT":
+        # librdkafka first: a broker may hang up on a wrong password before kafka-python has read why.
+        admin(config)
         problem = manager.run(_log_in, manager, config)
-        if problem:
-            # A broker that refuses a password may hang up before its answer is read; librdkafka hears it.
-            admin(config)
     try:
         manager.bootstrap(timeout_ms=timeout_ms)
     except KafkaTimeoutError as error:
