@@ -7,16 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.committers.base import CheckpointCommitter
-from holdfast.committers.cassandra_client import (
-    Client,
-    Lease,
-    borrow,
-    check_choice,
-    check_identifier,
-    make_settings,
-    quote,
-    reaching,
-)
+from holdfast.committers.cassandra_client import Client, Lease, borrow, reaching
+from holdfast.committers.cassandra_settings import check_choice, check_identifier, make_settings, quote
 from holdfast.core.model import CheckpointId
 from holdfast.core.naming import parse_job_id
 from holdfast.errors import CommitError, ConfigError, HoldfastError

@@ -1,4 +1,4 @@
-"""Connections to Cassandra: checked settings, sessions shared within a process, errors that say what to do.
+"""Connections to Cassandra: sessions shared within a process, errors that say what to do.
 
 Connecting takes many times as long as a request, so a session is kept for a while when its last user is done, for the
 next delivery of the same worker process. One that failed is not: the next user connects anew.
@@ -7,15 +7,14 @@ next delivery of the same worker process. One that failed is not: the next user 
 from __future__ import annotations
 
 import os
-import re
-import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import ConfigError, HoldfastError, MissingExtraError
+from holdfast.committers.cassandra_settings import Settings, tls_context
+from holdfast.errors import ConfigError, HoldfastError
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -23,99 +22,7 @@ if TYPE_CHECKING:
 
 #: seconds a session without a user is kept
 IDLE = 60.0
-#: Cassandra's own rule for the names of keyspaces and tables
-_NAME = re.compile(r"\w{1,48}", re.ASCII)
-_TLS = ("ca", "certificate", "key", "check_hostname")
 _KEPT = "Nothing is lost: what is decided stays in the log and is delivered when Cassandra is back"
-
-
-def quote(identifier: str) -> str:
-    """An identifier for use in CQL, in upper and lower case as it is."""
-    return '"' + identifier.replace('"', '""') + '"'
-
-
-def check_identifier(option: str, name: object) -> str:
-    """The name of a keyspace or table."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigError(f"{option} must be 1 to 48 letters, digits and underscores, not {name!r}")
-    return name
-
-
-def check_choice(option: str, value: object, allowed: tuple[str, ...]) -> str:
-    """One of a few words."""
-    if not isinstance(value, str) or value not in allowed:
-        raise ConfigError(f"{option} must be one of {', '.join(allowed)}, not {value!r}")
-    return value
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Where a cluster is and how to enter it; plain data, so that it travels to executors."""
-
-    contact_points: tuple[str, ...]
-    port: int = 9042
-    username: str | None = None
-    password: str | None = field(default=None, repr=False)
-    tls: tuple[tuple[str, Any], ...] | None = None
-    local_dc: str | None = None
-    timeout: float = 10.0
-
-    @property
-    def hosts(self) -> str:
-        """For error texts."""
-        return ", ".join(f"{host}:{self.port}" for host in self.contact_points)
-
-
-def make_settings(
-    contact_points: object,
-    port: object,
-    username: object,
-    password: object,
-    tls: object,
-    local_dc: object,
-    timeout: object,
-) -> Settings:
-    """Check every option; MissingExtraError when the driver is not installed."""
-    try:
-        import cassandra  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("Cassandra needs more packages: pip install 'holdfast[cassandra]'") from error
-    if isinstance(contact_points, str) or not isinstance(contact_points, (list, tuple)) or not contact_points:
-        raise ConfigError(f"contact_points must be a list of host names, not {contact_points!r}")
-    for host in contact_points:
-        if not isinstance(host, str) or not host.strip() or host != host.strip() or "/" in host:
-            raise ConfigError(f"contact_points: {host!r} is not a host name or an address")
-    if not isinstance(port, int) or isinstance(port, bool) or not 1 <= port <= 65535:
-        raise ConfigError(f"port must be a number from 1 to 65535, not {port!r}")
-    for option, value in (("username", username), ("local_dc", local_dc)):
-        if value is not None and (not isinstance(value, str) or not value):
-            raise ConfigError(f"{option} must be text, or None, not {value!r}")
-    if password is not None and not isinstance(password, str):
-        raise ConfigError(f"password must be text, or None, not {type(password).__name__}")
-    if (username is None) != (password is None):
-        raise ConfigError("username and password go together: give both or none")
-    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
-        raise ConfigError(f"timeout must be a number of seconds above 0, not {timeout!r}")
-    return Settings(
-        tuple(contact_points), port, username, password, _check_tls(tls), local_dc, float(timeout)  # type: ignore[arg-type]
-    )  # fmt: skip
-
-
-def _check_tls(tls: object) -> tuple[tuple[str, Any], ...] | None:
-    if tls is None or tls is False:
-        return None
-    if tls is True:
-        return ()
-    if not isinstance(tls, Mapping) or set(tls) - set(_TLS):
-        raise ConfigError(f"tls must be True, False or a dict with some of {', '.join(_TLS)}, not {tls!r}")
-    for option in ("ca", "certificate", "key"):
-        if option in tls and not isinstance(tls[option], str):
-            raise ConfigError(f"tls: {option} must be the path of a PEM file that driver and executors have")
-    if not isinstance(tls.get("check_hostname", True), bool):
-        raise ConfigError("tls: check_hostname must be True or False")
-    if "key" in tls and "certificate" not in tls:
-        raise ConfigError("tls: key goes with certificate")
-    return tuple(sorted(tls.items()))
 
 
 class Client:
@@ -139,7 +46,7 @@ class Client:
             # Spoken by every Cassandra since 3.0, so that no version has to be found by trying.
             protocol_version=4,
             auth_provider=login,
-            ssl_context=_tls_context(settings.tls),
+            ssl_context=tls_context(settings.tls),
             execution_profiles={EXEC_PROFILE_DEFAULT: profile},
             connect_timeout=settings.timeout,
             control_connection_timeout=settings.timeout,
@@ -161,7 +68,8 @@ class Client:
     def know_replicas(self, keyspace: str) -> None:
         """Read where this keyspace's rows are, so that requests go to a replica at once."""
         if keyspace not in self._cluster.metadata.keyspaces:
-            self._cluster.refresh_keyspace_metadata(keyspace)
+            # Without waiting until all nodes agree on the schema: some may be down.
+            self._cluster.refresh_keyspace_metadata(keyspace, max_schema_agreement_wait=0)
 
     def query(self, statement: str, values: tuple[Any, ...] = (), consistency: str | None = None) -> list[Any]:
         """Run a prepared statement; all its rows."""
@@ -181,20 +89,6 @@ def consistency_level(name: str) -> int:
     from cassandra import ConsistencyLevel
 
     return int(ConsistencyLevel.name_to_value[name])
-
-
-def _tls_context(tls: tuple[tuple[str, Any], ...] | None) -> ssl.SSLContext | None:
-    if tls is None:
-        return None
-    options = dict(tls)
-    try:
-        context = ssl.create_default_context(cafile=options.get("ca"))
-        if "certificate" in options:
-            context.load_cert_chain(options["certificate"], options.get("key"))
-    except OSError as error:  # also ssl.SSLError: a file that is missing or no PEM
-        raise ConfigError(f"tls: a file of {options} cannot be used: {error}") from error
-    context.check_hostname = options.get("check_hostname", True)
-    return context
 
 
 # -- sessions of this process -----------------------------------------------------------------------------------------
@@ -335,7 +229,9 @@ def reaching(settings: Settings) -> Iterator[None]:
         raise HoldfastError(f"no address is known for {settings.hosts}: check contact_points and DNS") from error
     except NoHostAvailable as error:
         errors = error.errors if isinstance(error.errors, Mapping) else {}
-        reasons = "; ".join(f"{host}: {why}" for host, why in errors.items()) or str(error)
+        reasons = "; ".join(f"{host}: {why}" for host, why in errors.items())
+        if not reasons:
+            reasons = f"no host is in datacenter {settings.local_dc!r}" if settings.local_dc else str(error)
         if any(isinstance(why, AuthenticationFailed) for why in errors.values()):
             # Not for good: a cluster that is partly down cannot look passwords up.
             what = f"does not let user {settings.username!r} in"

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from holdfast.sinks import wal
 
-_HANDLE, _ROW = "__holdfast_handle", "__holdfast_row"
+_HANDLE, _ROW, _VALID = "__holdfast_handle", "__holdfast_row", "__holdfast_valid"
 
 
 class Normalise(Protocol):
@@ -58,8 +58,8 @@ class LastRows:
         if not parts:
             return [pa.array([], pa.int64()) for _ in handles]
         table = pa.concat_tables(parts)
-        order = [(self.order_by, "ascending"), (_HANDLE, "ascending"), (_ROW, "ascending")]
-        ranked = table.take(pc.sort_indices(table, sort_keys=order, null_placement="at_start"))
+        order = [(name, "ascending") for name in (_VALID, self.order_by, _HANDLE, _ROW)]
+        ranked = table.take(pc.sort_indices(table, sort_keys=order))
         last = ranked.group_by(list(self.key), use_threads=False).aggregate([(_HANDLE, "last"), (_ROW, "last")])
         chosen = []
         for number in range(len(handles)):
@@ -76,6 +76,7 @@ class LastRows:
                     {
                         **{name: keys.column(name) for name in self.key},
                         self.order_by: batch.column(self.order_by),
+                        _VALID: batch.column(self.order_by).is_valid(),
                         _HANDLE: pa.array(np.full(count, number)),
                         _ROW: pa.array(np.arange(row, row + count)),
                     }

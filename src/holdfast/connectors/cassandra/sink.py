@@ -12,14 +12,8 @@ import pyarrow as pa
 from holdfast.checkpoint.ports import Run, Tasks
 from holdfast.committers.base import CheckpointCommitter
 from holdfast.committers.cassandra import CassandraCheckpointCommitter
-from holdfast.committers.cassandra_client import (
-    borrow,
-    check_choice,
-    check_identifier,
-    close_idle,
-    make_settings,
-    reaching,
-)
+from holdfast.committers.cassandra_client import borrow, close_idle, reaching
+from holdfast.committers.cassandra_settings import check_choice, check_identifier, make_settings
 from holdfast.connectors.cassandra.send import Sender
 from holdfast.connectors.cassandra.table import Table, describe
 from holdfast.core.model import CheckpointId, Outcome

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.committers.cassandra_client import Client, quote
+from holdfast.committers.cassandra_client import Client
+from holdfast.committers.cassandra_settings import quote
 from holdfast.connectors.cassandra.types import CqlType, expected, fits, normalise, parse_type, problem
 from holdfast.errors import ConfigError, RowError
 
