@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from holdfast.committers.file import FileCheckpointCommitter
     from holdfast.committers.sql import SqlCheckpointCommitter
     from holdfast.connectors.cassandra.sink import CassandraSink
+    from holdfast.connectors.files.buckets import TimeBucket
+    from holdfast.connectors.files.rolling import Rolling
+    from holdfast.connectors.files.sink import FileSink
     from holdfast.connectors.kafka.start import StartFrom
     from holdfast.connectors.postgres.sink import PostgresSink
     from holdfast.connectors.sqlite import SqliteSink
@@ -37,11 +40,13 @@ __all__ = [
     "CheckpointCommitter",
     "CheckpointStats",
     "FileCheckpointCommitter",
+    "FileSink",
     "HoldfastError",
     "IdempotentSink",
     "Outcome",
     "PendingCheckpoint",
     "PostgresSink",
+    "Rolling",
     "Run",
     "SqlCheckpointCommitter",
     "SqliteSink",
@@ -49,6 +54,7 @@ __all__ = [
     "StdoutSink",
     "Task",
     "Tasks",
+    "TimeBucket",
     "TwoPhaseCommitSink",
     "WriteAheadSink",
     "checkpoints",
@@ -65,11 +71,13 @@ _HOMES = {
     "CheckpointCommitter": "holdfast.committers.base",
     "CheckpointStats": "holdfast.checkpoint.history",
     "FileCheckpointCommitter": "holdfast.committers.file",
+    "FileSink": "holdfast.connectors.files.sink",
     "HoldfastError": "holdfast.errors",
     "IdempotentSink": "holdfast.sinks.idempotent",
     "Outcome": "holdfast.core.model",
     "PendingCheckpoint": "holdfast.core.model",
     "PostgresSink": "holdfast.connectors.postgres.sink",
+    "Rolling": "holdfast.connectors.files.rolling",
     "Run": "holdfast.checkpoint.ports",
     "SqlCheckpointCommitter": "holdfast.committers.sql",
     "SqliteSink": "holdfast.connectors.sqlite",
@@ -77,6 +85,7 @@ _HOMES = {
     "StdoutSink": "holdfast.connectors.stdout",
     "Task": "holdfast.core.naming",
     "Tasks": "holdfast.checkpoint.ports",
+    "TimeBucket": "holdfast.connectors.files.buckets",
     "TwoPhaseCommitSink": "holdfast.sinks.two_phase",
     "WriteAheadSink": "holdfast.sinks.write_ahead",
     "checkpoints": "holdfast.checkpoint.history",

@@ -23,6 +23,9 @@ class Upkeep(Protocol):
     def revise_state(self, now: float, *, last: bool) -> Any:
         """The operator state with what is due now planned in it, or None when nothing is; `last`: the run has ended."""
 
+    def initialize_state(self, state: Any) -> None:
+        """That state is recorded now."""
+
     def act_on_state(self, tasks: Tasks) -> None:
         """Do what the recorded state says and is not done yet; repeatable."""
 
@@ -36,4 +39,5 @@ def keep_up(log: CheckpointLog, sinks: Iterable[object], tasks: Tasks, now: floa
         state = sink.revise_state(now, last=last)
         if state is not None:
             log.amend_state(sink.name, check_plain(f"sink {sink.name!r}: revise_state", state))
+            sink.initialize_state(state)
             sink.act_on_state(tasks)

@@ -1,0 +1,1 @@
+"""Files: Parquet, JSON lines and CSV, rolled over many checkpoints."""

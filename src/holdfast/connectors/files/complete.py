@@ -1,0 +1,106 @@
+"""Making one file of parts, in a task: whoever does it, however often, gets the same file under the same name (F4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from holdfast.connectors.files.formats import FORMATS
+from holdfast.connectors.files.marks import Mark, read_marks
+from holdfast.connectors.files.parts import IPC, Folder, Hashing, check_part, checksum, read_part, read_schema
+from holdfast.connectors.files.rolling import Part, Roll
+from holdfast.errors import RecordError
+from holdfast.testing import faults
+
+
+@dataclass(frozen=True)
+class Done:
+    """A roll that is done."""
+
+    number: int
+    #: of the file it made; a committed one that was there already is not looked into
+    bytes: int = 0
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Complete:
+    """Runs in a task: write the file of one roll, unless it is there."""
+
+    root: str
+    pipeline: str
+    sink: str
+    lineage: str
+    generation: int
+    format: str
+    compression: str
+
+    def __call__(self, roll: Roll) -> Done:
+        """The roll, done."""
+        folder = Folder(self.root, self.pipeline, self.sink)
+        with faults.point("commit.subtask"):
+            if not folder.exists(_target(folder, roll)):
+                try:
+                    return self._write(folder, roll)
+                except FileNotFoundError:
+                    # Another driver may have completed it meanwhile, and removed its parts.
+                    if not self._is_done(folder, roll):
+                        self._explain(folder, roll)
+                        raise
+            if roll.hidden and folder.exists(_target(folder, roll)):
+                return Done(roll.number, *checksum(folder, roll.target))
+            return Done(roll.number)
+
+    def _write(self, folder: Folder, roll: Roll) -> Done:
+        for part in roll.parts:
+            check_part(folder, part)
+        schema = read_schema(folder, roll.parts[0].file)
+        with folder.publish(roll.target, self.lineage, self.generation, hidden=roll.hidden) as file:
+            out = Hashing(file)
+            rows = _rows(folder, roll.parts)
+            if roll.hidden:
+                _write_ipc(out, schema, rows)
+            else:
+                FORMATS[self.format].write(out, schema, rows, self.compression)
+        return Done(roll.number, out.length, out.hexdigest())
+
+    def _is_done(self, folder: Folder, roll: Roll) -> bool:
+        """There, or completed and then taken away: by whoever reads the folder, or by a later roll."""
+        if folder.exists(_target(folder, roll)):
+            return True
+        return read_marks(folder).get(self.lineage, Mark()).roll >= roll.number
+
+    def _explain(self, folder: Folder, roll: Roll) -> None:
+        for part in roll.parts:
+            name = folder.hidden(part.file)
+            if not folder.exists(name):
+                raise RecordError(
+                    f"{folder.url(name)} is missing, and with it {part.rows} rows of checkpoints {part.first} to "
+                    f"{part.last} that are decided and in no committed file: restore it from a copy of the folder"
+                ) from None
+
+
+def _target(folder: Folder, roll: Roll) -> str:
+    return folder.hidden(roll.target) if roll.hidden else roll.target
+
+
+def _rows(folder: Folder, parts: tuple[Part, ...]) -> Iterator[pa.RecordBatch]:
+    """The rows of all parts; as many as were sealed, or an error before the file is there."""
+    for part in parts:
+        count = 0
+        for batch in read_part(folder, part.file):
+            count += batch.num_rows
+            yield batch
+        if count != part.rows:
+            raise RecordError(
+                f"{folder.url(folder.hidden(part.file))} is damaged: it has {count} rows, and {part.rows} were sealed. "
+                "Restore it from a copy of the folder"
+            )
+
+
+def _write_ipc(file: Hashing, schema: pa.Schema, rows: Iterator[pa.RecordBatch]) -> None:
+    with pa.ipc.new_stream(pa.PythonFile(file, mode="w"), schema, options=IPC) as stream:
+        for batch in rows:
+            stream.write_batch(batch)

@@ -1,0 +1,197 @@
+"""The formats a file can have: what each can hold, and how rows are written, in bounded memory."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.csv as pc_csv
+import pyarrow.parquet as pq
+
+from holdfast.connectors.files import jsonlines
+from holdfast.errors import ConfigError
+
+#: a Parquet row group: enough rows for good encoding, few enough to be held in memory
+ROW_GROUP_ROWS, ROW_GROUP_BYTES = 1_000_000, 64 * 2**20
+#: rows that are turned into text at once
+_TEXT_ROWS = 16_384
+
+
+class Output(Protocol):
+    """Where a file's bytes go."""
+
+    def write(self, data: bytes, /) -> int:
+        """Take them."""
+
+
+def _write_parquet(file: Output, schema: pa.Schema, batches: Iterable[pa.RecordBatch], compression: str) -> None:
+    with pq.ParquetWriter(file, schema, compression=compression) as writer:
+        for table in _row_groups(batches, schema):
+            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    collected: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        collected.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:
+            yield pa.Table.from_batches(collected, schema)
+            collected, rows, size = [], 0, 0
+    if collected:
+        yield pa.Table.from_batches(collected, schema)
+
+
+def _write_json(file: Output, schema: pa.Schema, batches: Iterable[pa.RecordBatch], compression: str) -> None:
+    with _Text(file, compression) as text:
+        for batch in _slices(batches):
+            text.write(jsonlines.encode(batch))
+
+
+def _write_csv(file: Output, schema: pa.Schema, batches: Iterable[pa.RecordBatch], compression: str) -> None:
+    with _Text(file, compression) as text, pc_csv.CSVWriter(text, schema) as writer:
+        for batch in _slices(batches):
+            writer.write_batch(batch)
+
+
+def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for start in range(0, batch.num_rows, _TEXT_ROWS):
+            yield batch.slice(start, _TEXT_ROWS)
+
+
+class _Text:
+    """A text file, plain or compressed; the same rows always give the same bytes."""
+
+    closed = False
+
+    def __init__(self, file: Any, compression: str) -> None:
+        self._file = file
+        self._gzip = gzip.GzipFile("", "wb", 6, file, 0) if compression == "gzip" else None
+
+    def __enter__(self) -> _Text:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._gzip is not None:
+            self._gzip.close()
+
+    def write(self, data: bytes) -> int:
+        (self._gzip or self._file).write(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """The store's writer flushes."""
+
+    def close(self) -> None:
+        """Arrow closes its end; the store's writer closes the file."""
+
+
+def _flat(kind: pa.DataType) -> bool:
+    return not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)) and (
+        jsonlines.supports(kind)
+    )
+
+
+def _any_but_null(kind: pa.DataType) -> bool:
+    """Parquet holds all that Spark sends; a column of nothing but nulls has no type for a reader."""
+    return not pa.types.is_null(kind)
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format."""
+
+    suffix: str
+    #: compression -> what it adds to the file's name; the first is the default
+    compressions: Mapping[str, str]
+    holds: Callable[[pa.DataType], bool]
+    write: Callable[[Output, pa.Schema, Iterable[pa.RecordBatch], str], None]
+    #: whether files of a folder must agree on a column's type
+    typed: bool
+    cannot: str
+
+
+_TEXTS = {"none": "", "gzip": ".gz"}
+FORMATS: dict[str, Format] = {
+    "parquet": Format(
+        ".parquet",
+        {"snappy": "", "zstd": "", "gzip": "", "lz4": "", "none": ""},
+        _any_but_null,
+        _write_parquet,
+        typed=True,
+        cannot="cast it to the type it shall have",
+    ),
+    "json": Format(
+        ".json",
+        _TEXTS,
+        jsonlines.supports,
+        _write_json,
+        typed=False,
+        cannot="cast it to text (base64 for binary), or use format='parquet'",
+    ),
+    "csv": Format(
+        ".csv",
+        _TEXTS,
+        _flat,
+        _write_csv,
+        typed=False,
+        cannot="cast it to text (to_json for nested values, base64 for binary), or use format='json' or 'parquet'",
+    ),
+}
+
+
+def choose(name: object, compression: object) -> tuple[Format, str]:
+    """The format and compression of the sink's options."""
+    if name not in FORMATS:
+        raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not {name!r}")
+    chosen = FORMATS[str(name)]
+    picked = next(iter(chosen.compressions)) if compression is None else compression
+    if picked not in chosen.compressions:
+        raise ConfigError(f"compression of {name} must be one of {', '.join(chosen.compressions)}, not {compression!r}")
+    return chosen, str(picked)
+
+
+def check_types(sink: str, name: str, schema: pa.Schema) -> None:
+    """Refuse, by name, columns the format cannot hold."""
+    twice = [column for column in schema.names if schema.names.count(column) > 1]
+    if twice:
+        raise ConfigError(f"sink {sink!r}: two columns are named {twice[0]!r}: rename one")
+    for field in schema:
+        if not FORMATS[name].holds(field.type):
+            raise ConfigError(
+                f"sink {sink!r}: column {field.name!r} is of type {field.type}, which {name} cannot hold: "
+                f"{FORMATS[name].cannot}"
+            )
+
+
+def normal(schema: pa.Schema) -> pa.Schema:
+    """The schema as files have it: the same for the same columns, whatever the session's time zone."""
+    fields = []
+    for field in schema:
+        kind = field.type
+        if pa.types.is_timestamp(kind) and kind.tz is not None:
+            kind = pa.timestamp(kind.unit, "UTC")
+        fields.append(pa.field(field.name, kind))
+    return pa.schema(fields)
+
+
+def fingerprint(schema: pa.Schema) -> str:
+    """Short and equal for equal schemas: rows of different ones never share a file."""
+    return hashlib.sha256(schema.serialize().to_pybytes()).hexdigest()[:12]
+
+
+def columns(schema: pa.Schema) -> tuple[tuple[str, str], ...]:
+    """Names and types, as text."""
+    return tuple((field.name, str(field.type)) for field in schema)
+
+
+def describe(schema: pa.Schema) -> list[list[Any]]:
+    """The same as plain data for a record."""
+    return [list(column) for column in columns(schema)]

@@ -1,0 +1,139 @@
+"""What a file sink keeps in each decision record: which parts wait, and which files are to be made of which (T9).
+
+A pure function of the state before and the parts that are new: whoever reads the record knows what to do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from holdfast.connectors.files.rolling import Group, Part, Roll, Rolling, plan
+from holdfast.errors import RecordError
+
+KIND = "holdfast.files"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Names:
+    """How this driver names what it plans: unique to lineage and sink, and hidden names carry the generation."""
+
+    lineage: str
+    sink: str
+    generation: int
+    suffix: str
+
+    def of(self, group: Group, number: int) -> str:
+        """The target of a group: a file below the root, or a part below the sink's own folder."""
+        if group.hidden:
+            return f"parts/{self.lineage}/{self.generation}-merged-{number}.arrow"
+        first, last = group.parts[0].first, max(part.last for part in group.parts)
+        sink = hashlib.sha256(self.sink.encode()).hexdigest()[:8]
+        file = f"{first}-{last}-{number}-{self.lineage}-{sink}{self.suffix}"
+        return f"{group.parts[0].bucket}/{file}".lstrip("/")
+
+
+@dataclass(frozen=True)
+class State:
+    """The operator state of one file sink."""
+
+    #: the newest checkpoint whose parts are in it
+    checkpoint: int = -1
+    #: the next roll's number
+    next: int = 0
+    waiting: tuple[Part, ...] = ()
+    rolls: tuple[Roll, ...] = ()
+    #: how large the last file was for the parts it was made of
+    ratio: float = 1.0
+    #: columns and types of the newest rows
+    columns: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows that are decided and in no committed file yet."""
+        return sum(part.rows for part in self.waiting) + sum(roll.rows for roll in self.rolls if not roll.hidden)
+
+    def advance(
+        self,
+        fresh: Iterable[Part],
+        rolling: Rolling,
+        names: Names,
+        *,
+        now: float,
+        done: int,
+        checkpoint: int | None = None,
+        last: bool = False,
+    ) -> State:
+        """The state after new parts came, with what is due planned; rolls up to number `done` are forgotten."""
+        files, waiting = plan([*self.waiting, *fresh], rolling, now, last=last, ratio=self.ratio)
+        number = self.next
+        rolls = [roll for roll in self.rolls if roll.number > done]
+        kept: list[Part] = []
+        for group in files:
+            rolls.append(Roll(number, names.of(group, number), group.parts))
+            number += 1
+        for thing in waiting:
+            if isinstance(thing, Part):
+                kept.append(thing)
+                continue
+            roll = Roll(number, names.of(thing, number), thing.parts, hidden=True)
+            rolls.append(roll)
+            kept.append(roll.merged())
+            number += 1
+        newest = self.checkpoint if checkpoint is None else checkpoint
+        return replace(self, checkpoint=newest, next=number, waiting=tuple(kept), rolls=tuple(rolls))
+
+    def learn(self, merged: Mapping[str, tuple[int, str | None]], ratio: float | None) -> State:
+        """With sizes and checksums of parts that were merged since, by file."""
+        waiting = tuple(
+            replace(part, bytes=merged[part.file][0], sha256=merged[part.file][1]) if part.file in merged else part
+            for part in self.waiting
+        )
+        return replace(self, waiting=waiting, ratio=self.ratio if ratio is None else ratio)
+
+    def to_json(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Plain data for the record; `options` make the sink again where only the record is at hand."""
+        return {
+            "kind": KIND,
+            "version": VERSION,
+            "options": dict(options),
+            "checkpoint": self.checkpoint,
+            "next": self.next,
+            "ratio": self.ratio,
+            "columns": [list(column) for column in self.columns],
+            "waiting": [asdict(part) for part in self.waiting],
+            "rolls": [
+                {"number": r.number, "target": r.target, "hidden": r.hidden, "parts": [asdict(p) for p in r.parts]}
+                for r in self.rolls
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, data: Any, where: str) -> State:
+        """Read back from a record; None means that there is none yet."""
+        if data is None:
+            return cls()
+        if not is_state(data) or data.get("version") != VERSION:
+            raise RecordError(
+                f"the operator state of {where} was written by another sink or by a newer holdfast: give the sink the "
+                "name it had, or upgrade"
+            )
+        return cls(
+            checkpoint=data["checkpoint"],
+            next=data["next"],
+            waiting=tuple(map(Part.from_json, data["waiting"])),
+            rolls=tuple(
+                Roll(r["number"], r["target"], tuple(map(Part.from_json, r["parts"])), r["hidden"])
+                for r in data["rolls"]
+            ),
+            ratio=data["ratio"],
+            columns=tuple((name, kind) for name, kind in data["columns"]),
+        )
+
+
+def is_state(data: Any) -> bool:
+    """Whether this operator state is one of ours."""
+    return isinstance(data, dict) and data.get("kind") == KIND
