@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ from holdfast.checkpoint.storage import LocalStorage, Storage, open_storage
 from holdfast.committers.base import CheckpointCommitter
 from holdfast.core.model import Committable, Outcome
 from holdfast.core.naming import Task
-from holdfast.sinks.subtask import make_task, write_subtask
+from holdfast.core.repair import Replayed
+from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.sinks.write_ahead import WriteAheadSink
+from holdfast.testing.local import with_digest
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 Rows = Sequence[Sequence[int]]
@@ -45,17 +47,34 @@ class InProcessBatch:
         self.writes = 0
         self.drained = 0
 
-    def write(self, run: Run, sinks: Sequence[Any], checkpoint_id: int, timestamp: int) -> list[SubtaskReport]:
+    def write(
+        self,
+        run: Run,
+        sinks: Sequence[Any],
+        checkpoint_id: int,
+        timestamp: int,
+        *,
+        only: Collection[int] | None = None,
+        repair: int = 0,
+    ) -> list[SubtaskReport]:
         self.writes += 1
         reports = []
         for subtask, rows in enumerate(self.partitions):
+            if only is not None and subtask not in only:
+                continue
             if self.on_task:
                 self.on_task(subtask)
             attempt = next(_attempts)
-            tasks = [make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp) for sink in sinks]
-            ready = list(rows) if rows and isinstance(rows[0], pa.RecordBatch) else batches(rows)
-            reports.append(write_subtask(sinks, tasks, ready))
+            tasks = [make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp, repair) for sink in sinks]
+            reports.append(write_subtask(sinks, tasks, map(with_digest, self._ready(rows))))
         return reports
+
+    def _ready(self, rows: Sequence[Any]) -> list[pa.RecordBatch]:
+        return list(rows) if rows and isinstance(rows[0], pa.RecordBatch) else batches(rows)
+
+    def digests(self) -> list[Replayed]:
+        found = [digest_partition(n, map(with_digest, self._ready(rows))) for n, rows in enumerate(self.partitions)]
+        return [replayed for replayed in found if replayed is not None]
 
     def drain(self) -> None:
         self.drained += 1

@@ -27,7 +27,7 @@ def test_an_outcome_that_is_none_of_ours_is_the_authors_error(location: str, end
 def test_a_lost_transaction_is_loud_and_its_decision_stays(location: str, endpoint: Endpoint) -> None:
     engine = Engine(location, PreparingSink(endpoint))
     endpoint.fail("commit", Outcome.LOST)
-    with pytest.raises(LostError, match=r"'prepared'.*checkpoint 0 is gone \(3 rows in 2 subtasks.*Raise the endpoint"):
+    with pytest.raises(LostError, match=r"'prepared'.*checkpoint 0 is gone \(3 rows in 2 subtasks.*holdfast resolve"):
         engine.run(0, [1, 2], [3])
     assert engine.waits == []
     assert engine.files("decisions") == ["decisions/0.0.json"]

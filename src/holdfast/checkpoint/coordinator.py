@@ -15,6 +15,7 @@ from holdfast.checkpoint.history import History
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import Batch, EnginePosition, Run, Sink, SubtaskReport, Tasks
 from holdfast.checkpoint.records import check_plain
+from holdfast.checkpoint.repair import Repairs
 from holdfast.checkpoint.upkeep import Upkeep, keep_up
 from holdfast.core.model import CheckpointId, Committable, Decided, Outcome
 from holdfast.core.recovery import STEPS, Commit, Moment, Step, complete_through, owed, plan_recovery
@@ -49,6 +50,7 @@ class Coordinator:
         self._delivery = Delivery(
             log, {s.name: s for s in sinks}, tasks, retries=retries or Retries(), sleep=sleep, clock=clock
         )
+        self._repairs = Repairs(log, {s.name: s for s in sinks}, self._delivery.lost)
         self._clock = clock
         # One at a time: batches, the timer and the start all sweep and deliver.
         self._lock = threading.RLock()
@@ -73,7 +75,8 @@ class Coordinator:
         """
         with self._lock:
             self._log.start()  # Step.FENCE
-            refusals.check_engine(self._log, engine(), adopt=self._take_over)
+            position = engine()
+            refusals.check_engine(self._log, position, adopt=self._take_over)
             refusals.check_sinks(self._log, [sink.name for sink in self._sinks])
             self._history = History(self._log.storage, self._log.generation)
             self._lagging = {c.checkpoint_id for c in plan_recovery(self._log.facts)}
@@ -85,6 +88,7 @@ class Coordinator:
                 self._restore_state()
                 with faults.point("recovery"):
                     self._perform(Moment.START)
+                    self._repairs.check(position.committed)
                     keep_up(self._log, self._sinks, self._tasks, self._clock())
             except BaseException as error:
                 try:
@@ -122,6 +126,7 @@ class Coordinator:
         if self.failure is not None:
             raise self.failure
         self._log.ensure_not_fenced()
+        self._repairs.check(checkpoint_id - 1)
         if checkpoint_id in self._log.facts.decided:
             self._replay(checkpoint_id, batch)
         else:
@@ -152,6 +157,7 @@ class Coordinator:
             if self._lagging:
                 self._log.ensure_not_fenced()
                 self._perform(Moment.TIMER)
+                self._repairs.check(None)
             if self._opened and not self._writing:
                 keep_up(self._log, self._sinks, self._tasks, self._clock())
         except PERMANENT as error:
@@ -181,6 +187,7 @@ class Coordinator:
         state = State.RUNNING
         try:
             self._perform(Moment.BATCH)
+            self._repairs.check(checkpoint_id - 1)
             refusals.check_backlog(self._log, self._sinks, self._delivery.blocked)
             with clock.phase("tasks"):
                 reports = batch.write(self.run_info, self._sinks, checkpoint_id, started)
@@ -202,6 +209,7 @@ class Coordinator:
             self._lagging.add(checkpoint_id)
             refusals.warn_of_timeouts(self._sinks, self._clock() - started / 1000)
             done = self._perform(Moment.DECIDED, clock, current=checkpoint_id)
+            done |= self._repair(checkpoint_id, batch, clock)
             state = advance(state, Event.LAG if checkpoint_id in self._lagging else Event.COMMIT)
         self._add_history(checkpoint_id, state, clock, reports, decided, done)
 
@@ -222,9 +230,37 @@ class Coordinator:
         """Spark runs a decided batch again: write nothing, finish the commits, let state and watermark advance."""
         started = int(self._clock() * 1000)
         self._perform(Moment.BATCH)
-        batch.drain()
+        if self._repairs.needed(checkpoint_id):
+            self._repair(checkpoint_id, batch, Phases(self._clock))
+        else:
+            batch.drain()
         status = State.LAGGING if checkpoint_id in self._lagging else State.COMPLETE
         self._history.add(checkpoint_id, {"status": status, "restored": True, "started": started})
+
+    def _repair(self, checkpoint_id: CheckpointId, batch: Batch, clock: Phases) -> dict[Commit, Any]:
+        """Produce again what an endpoint dropped between decision and commit, as the batch is at hand (P5)."""
+        if not self._repairs.needed(checkpoint_id):
+            return {}
+        assert self.run_info is not None
+        self._repairs.check(checkpoint_id - 1)
+        try:
+            with clock.phase("repair"):
+                repaired = self._repairs.repair(checkpoint_id, batch, self.run_info)
+        except BaseException as error:
+            # Nothing of the repair is recorded, or all of it: the sweep knows which.
+            self._abort_repair(error)
+            raise
+        entry = {"repaired": {r.sink: {"rows": r.rows, "subtasks": r.subtasks} for r in repaired}}
+        self._history.add(checkpoint_id, {"status": State.DECIDED, **entry})
+        done = self._perform(Moment.DECIDED, clock, current=checkpoint_id)
+        self._repairs.check(checkpoint_id)
+        return done
+
+    def _abort_repair(self, error: BaseException) -> None:
+        try:
+            self._perform(Moment.FAILED)
+        except Exception as problem:  # noqa: BLE001  attached to the error that is on its way up
+            error.add_note(f"while cleaning up after it: {type(problem).__name__}: {problem}")
 
     def _abort(self, checkpoint_id: CheckpointId, state: State, started: int, error: BaseException) -> None:
         """Undo what the tasks prepared and tell every sink (S6); errors here must not hide the first one."""

@@ -55,6 +55,8 @@ class Delivery:
         self._not_before: dict[str, float] = {}
         #: what the last pass could not deliver, by sink; shown in errors and statistics
         self.blocked: dict[str, str] = {}
+        #: what an endpoint dropped: not tried again, and up to the coordinator to repair or to stop at
+        self.lost: dict[Commit, LostError] = {}
 
     def deliver(self) -> dict[Commit, Outcome]:
         """Commit everything owed, in order. A sink that may lag stops at its first failure; any other raises."""
@@ -62,7 +64,7 @@ class Delivery:
         now = self._clock()
         self.blocked = {name: why for name, why in self.blocked.items() if self._not_before.get(name, 0.0) > now}
         for action in plan_recovery(self._log.facts):
-            if action.sink in self.blocked:
+            if action.sink in self.blocked or action in self.lost:
                 continue
             outcome = self._commit(action)
             if outcome is not None:
@@ -72,7 +74,12 @@ class Delivery:
     def _commit(self, action: Commit) -> Outcome | None:
         sink = self._sinks[action.sink]
         committables = self._log.facts.decided[action.checkpoint_id].of(action.sink)
-        outcome = self._attempt(sink, action.checkpoint_id, committables) if committables else Outcome.COMMITTED
+        try:
+            outcome = self._attempt(sink, action.checkpoint_id, committables) if committables else Outcome.COMMITTED
+        except LostError as error:
+            # The other sinks still commit: the decision stands.
+            self.lost[action] = error
+            return None
         if outcome is None:
             return None
         with faults.point("commit.record"):
@@ -126,9 +133,7 @@ class Delivery:
         rows = sum(c.rows for c in committables)
         return LostError(
             f"sink {sink.name!r} answered that its transaction of checkpoint {checkpoint_id} is gone ({rows} rows in "
-            f"{len(committables)} subtasks, some of which may be committed). The decision is kept in "
-            f"{self._log.storage.url}; do not delete it. Raise the endpoint's transaction timeout, and see "
-            "docs/operations.md for the ways out"
+            f"{len(committables)} subtasks, some of which may be committed)"
         )
 
 

@@ -39,6 +39,8 @@ class CheckpointStats:
     sinks: Mapping[str, Any] = field(default_factory=dict)
     #: decided by an earlier run and finished by a later one
     restored: bool = False
+    #: sink -> rows and subtasks that were produced again because the endpoint had dropped them
+    repaired: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
 
 

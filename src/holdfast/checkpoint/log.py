@@ -141,6 +141,11 @@ class CheckpointLog:
         """The newest decided checkpoint; it is never pruned."""
         return max(self._decided, default=None)
 
+    def repairs(self, checkpoint_id: CheckpointId) -> int:
+        """How many repairs of this checkpoint are recorded."""
+        kinds = [r.kind for r in self._records.values() if r.checkpoint_id == checkpoint_id]
+        return kinds.count(RecordKind.REPAIR)
+
     def generations(self) -> list[int]:
         """Every generation ever claimed."""
         return sorted(int(name) for name in self.storage.names("generations") if _GENERATION.fullmatch(name))
@@ -163,10 +168,12 @@ class CheckpointLog:
         timestamp: int,
         state: Mapping[str, Any],
         kind: RecordKind = RecordKind.DECISION,
+        resolution: Mapping[str, Any] | None = None,
     ) -> Decided:
         """Fill this generation's next slot; the point of no return. FencedError if a successor filled it first."""
         self.ensure_not_fenced()
-        record = Record(self._next, kind, checkpoint_id, tuple(sinks), tuple(committables), timestamp, state)
+        content = (tuple(sinks), tuple(committables), timestamp, state, resolution or {})
+        record = Record(self._next, kind, checkpoint_id, *content)
         if not self._create(slot_name(self._next), kind, records.new_nonce(), records.record_to_body(record)):
             raise self._fenced(max(self.generations()))
         self._records[self._next] = record

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from holdfast.core.model import CheckpointId, Committable, Outcome
+from holdfast.core.repair import Replayed
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -46,6 +47,8 @@ class SubtaskReport:
     rows: int
     bytes: int
     committables: tuple[Committable, ...]
+    #: order-free, over all rows; None when no sink asked for it
+    digest: str | None = None
 
 
 class Tasks(Protocol):
@@ -58,8 +61,23 @@ class Tasks(Protocol):
 class Batch(Protocol):
     """One micro-batch of the engine."""
 
-    def write(self, run: Run, sinks: Sequence[Any], checkpoint_id: CheckpointId, timestamp: int) -> list[SubtaskReport]:
-        """Write every partition to every sink in one pass, pre-commit, and report."""
+    def write(
+        self,
+        run: Run,
+        sinks: Sequence[Any],
+        checkpoint_id: CheckpointId,
+        timestamp: int,
+        *,
+        only: Collection[int] | None = None,
+        repair: int = 0,
+    ) -> list[SubtaskReport]:
+        """Write every partition, or `only` some, to every sink in one pass, pre-commit, and report.
+
+        `repair` counts the repairs of this checkpoint: names at endpoints must not meet those of earlier ones.
+        """
+
+    def digests(self) -> list[Replayed]:
+        """Rows and digest of every partition that has rows, written nowhere: what a repair compares."""
 
     def drain(self) -> None:
         """Run the batch into nothing, so that the engine's state and watermark advance."""

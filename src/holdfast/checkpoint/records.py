@@ -102,6 +102,7 @@ def record_to_body(record: Record) -> dict[str, Any]:
         ],
         "timestamp": record.timestamp,
         "state": dict(record.state),
+        **({"resolution": dict(record.resolution)} if record.resolution else {}),
     }
 
 
@@ -118,6 +119,7 @@ def record_from_bytes(slot: Slot, data: bytes, path: str) -> Record:
             committables,
             document["timestamp"],
             document["state"],
+            document.get("resolution", {}),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(path, f"a field is missing or wrong ({error})") from error

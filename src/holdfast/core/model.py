@@ -79,6 +79,8 @@ class Record:
     committables: tuple[Committable, ...] = ()
     timestamp: int = 0
     state: Mapping[str, Any] = field(default_factory=dict)
+    #: what an operator ordered about rows a sink lost: sink -> how, who, when
+    resolution: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class Decided:
     committables: tuple[Committable, ...]
     timestamp: int = 0
     state: Mapping[str, Any] = field(default_factory=dict)
+    resolution: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, sink: str) -> tuple[Committable, ...]:
         """The committables of one sink, in subtask order."""
@@ -126,5 +129,8 @@ def fold(records: Iterable[Record]) -> dict[CheckpointId, Decided]:
         else:
             new = {(c.sink, c.subtask): c for c in record.committables}
             kept = tuple(c for c in known.committables if (c.sink, c.subtask) not in new)
-            decided[record.checkpoint_id] = replace(known, committables=kept + tuple(new.values()))
+            # One without data stands for nothing any more: its rows are elsewhere, or given up.
+            added = tuple(c for c in new.values() if c.data is not None)
+            resolution = {**known.resolution, **record.resolution}
+            decided[record.checkpoint_id] = replace(known, committables=kept + added, resolution=resolution)
     return dict(sorted(decided.items()))

@@ -77,6 +77,8 @@ class Task:
     timestamp: int = field(default=0, compare=False)
     #: Where the log is, for sinks that write there; not part of the token.
     location: str = field(default="", compare=False)
+    #: Which repair of the checkpoint this is, 0 for none; not part of the token, in which the attempt tells all apart.
+    repair: int = field(default=0, compare=False)
 
     @property
     def token(self) -> str:

@@ -6,17 +6,22 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run, SubtaskReport
 from holdfast.core.model import CheckpointId, Committable
 from holdfast.core.naming import Task
+from holdfast.core.repair import Replayed
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.testing import faults
 
+#: The column of row hashes that the engine adds when a sink is repairable.
+DIGEST = "__holdfast_digest"
 _current: ContextVar[Task | None] = ContextVar("holdfast_task", default=None)
 
 
@@ -38,11 +43,52 @@ def running(task: Task) -> Iterator[None]:
         _current.reset(token)
 
 
-def make_task(run: Run, sink: str, checkpoint_id: CheckpointId, subtask: int, attempt: int, timestamp: int) -> Task:
+def make_task(
+    run: Run, sink: str, checkpoint_id: CheckpointId, subtask: int, attempt: int, timestamp: int, repair: int = 0
+) -> Task:
     """The identity of one attempt at one sink."""
     return Task(
-        run.pipeline, sink, run.lineage, run.generation, checkpoint_id, subtask, attempt, timestamp, run.location
+        run.pipeline,
+        sink,
+        run.lineage,
+        run.generation,
+        checkpoint_id,
+        subtask,
+        attempt,
+        timestamp,
+        run.location,
+        repair,
     )
+
+
+class Digest:
+    """Order-free digest of a partition: the sum of its rows' hashes, which the engine adds as one more column."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._sum: int | None = None
+
+    def strip(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Count the batch, add its hashes up, and give it back without them."""
+        self.rows += batch.num_rows
+        if DIGEST not in batch.schema.names:
+            return batch
+        hashes = batch.column(DIGEST).to_numpy().view(np.uint64)
+        self._sum = (self._sum or 0) + int(hashes.sum(dtype=np.uint64))
+        return batch.drop_columns([DIGEST])
+
+    @property
+    def text(self) -> str | None:
+        """Sixteen hexadecimal digits, None when the rows carried no hashes."""
+        return None if self._sum is None else f"{self._sum % (1 << 64):016x}"
+
+
+def digest_partition(subtask: int, batches: Iterable[pa.RecordBatch]) -> Replayed | None:
+    """What a partition holds, None when it is empty; the rows go nowhere."""
+    digest = Digest()
+    for batch in batches:
+        digest.strip(batch)
+    return Replayed(subtask, digest.rows, digest.text or "") if digest.rows else None
 
 
 def write_subtask(
@@ -57,10 +103,12 @@ def write_subtask(
     """
     begun: list[tuple[TwoPhaseCommitSink, Task, Any]] = []
     rows = size = 0
+    digest = Digest()
     try:
-        for batch in batches:
-            if batch.num_rows == 0:
+        for given in batches:
+            if given.num_rows == 0:
                 continue
+            batch = digest.strip(given)
             if not begun:
                 for sink, task in zip(sinks, tasks, strict=True):
                     with running(task):
@@ -77,9 +125,10 @@ def write_subtask(
             with running(task):
                 data = sink.pre_commit(txn)
             if data is not None:
-                committables.append(_committable(sink, task, data, rows, size))
+                committable = _committable(sink, task, data, rows, size)
+                committables.append(replace(committable, digest=digest.text) if sink.repairable else committable)
         with faults.point("task.prepared"):
-            return SubtaskReport(tasks[0].subtask, rows, size, tuple(committables))
+            return SubtaskReport(tasks[0].subtask, rows, size, tuple(committables), digest.text)
     except BaseException as error:
         for sink, task, txn in begun:
             try:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark import SparkContext, TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, functions
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from holdfast.checkpoint.ports import Run, SubtaskReport
 from holdfast.core.model import CheckpointId, Committable
+from holdfast.core.repair import Replayed
 from holdfast.errors import HoldfastError
-from holdfast.sinks.subtask import make_task, write_subtask
+from holdfast.sinks.subtask import DIGEST, digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 Item = TypeVar("Item")
@@ -30,7 +34,14 @@ class SparkBatch:
         self._frame = frame
 
     def write(
-        self, run: Run, sinks: Sequence[TwoPhaseCommitSink], checkpoint_id: CheckpointId, timestamp: int
+        self,
+        run: Run,
+        sinks: Sequence[TwoPhaseCommitSink],
+        checkpoint_id: CheckpointId,
+        timestamp: int,
+        *,
+        only: Collection[int] | None = None,
+        repair: int = 0,
     ) -> list[SubtaskReport]:
         """One Spark job, one pass over the rows for all sinks; one small JSON message a task comes back."""
 
@@ -38,16 +49,60 @@ class SparkBatch:
             context = TaskContext.get()
             assert context is not None
             subtask, attempt = context.partitionId(), context.taskAttemptId()
-            tasks = [make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp) for sink in sinks]
+            if only is not None and subtask not in only:
+                for _ in batches:  # a stateful query that is not drained is bricked
+                    pass
+                return
+            tasks = [make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp, repair) for sink in sinks]
             report = write_subtask(sinks, tasks, batches)
-            yield pa.RecordBatch.from_arrays([pa.array([json.dumps(asdict(report))])], schema=_REPORT)
+            yield _message(asdict(report))
 
-        rows = self._frame.mapInArrow(write_partition, "report string").collect()
+        hashed = repair > 0 or any(sink.repairable for sink in sinks)
+        frame = with_digest(self._frame) if hashed else self._frame
+        rows = frame.mapInArrow(write_partition, "report string").collect()
         return sorted((_parse(row[0]) for row in rows), key=lambda report: report.subtask)
+
+    def digests(self) -> list[Replayed]:
+        """The same plan as `write`, with all columns: another one could be split in another way."""
+
+        def digest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            context = TaskContext.get()
+            assert context is not None
+            found = digest_partition(context.partitionId(), batches)
+            if found is not None:
+                yield _message(asdict(found))
+
+        rows = with_digest(self._frame).mapInArrow(digest, "report string").collect()
+        return sorted((Replayed(**json.loads(row[0])) for row in rows), key=lambda r: r.subtask)
 
     def drain(self) -> None:
         """Run the batch into nothing."""
         self._frame.write.format("noop").mode("overwrite").save()
+
+
+def with_digest(frame: DataFrame) -> DataFrame:
+    """The rows with a hash of each, computed in the JVM; nulls count, which `xxhash64` alone would skip."""
+    columns = [functions.col(f"`{name.replace('`', '``')}`") for name in frame.columns]
+    nulls = [functions.when(column.isNull(), 1 << n).otherwise(0) for n, column in enumerate(columns[:60])]
+    missing = functools.reduce(operator.add, nulls).cast("long")
+    hashable = [
+        functions.to_json(column) if _holds_map(field.dataType) else column
+        for column, field in zip(columns, frame.schema.fields, strict=True)
+    ]
+    return frame.withColumn(DIGEST, functions.xxhash64(missing, *hashable))
+
+
+def _holds_map(kind: DataType) -> bool:
+    """Spark refuses to hash a map."""
+    if isinstance(kind, MapType):
+        return True
+    if isinstance(kind, ArrayType):
+        return _holds_map(kind.elementType)
+    return isinstance(kind, StructType) and any(_holds_map(field.dataType) for field in kind.fields)
+
+
+def _message(body: dict[str, Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([json.dumps(body)])], schema=_REPORT)
 
 
 def _parse(text: str) -> SubtaskReport:

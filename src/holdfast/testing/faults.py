@@ -28,7 +28,9 @@ POINTS = {
     "commit.mark": "5 delivered, before the committer's mark",
     "commit.record": "5 committed at the endpoint, before the commit record",
     "batch.return": "6 sinks committed, Spark's commit missing",
+    "offsets": "7 before the commit of group offsets",
     "recovery": "8 inside recovery",
+    "repair": "10 lost rows produced again, before the repair record",
 }
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 MODES = ("error", "kill", "lost", "kill-after", "stop", "stop-after")

@@ -6,6 +6,7 @@ as JSON. Task attempt numbers begin at 0 in every run, as they do in a restarted
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -25,7 +26,8 @@ from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import EnginePosition, Run, SubtaskReport
 from holdfast.checkpoint.storage import LocalStorage
 from holdfast.core.model import CheckpointId, Committable
-from holdfast.sinks.subtask import make_task, write_subtask
+from holdfast.core.repair import Replayed
+from holdfast.sinks.subtask import DIGEST, digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.testing import faults
 
@@ -76,34 +78,59 @@ class LocalBatch:
         self._failing, self._retried, self._prepared = failing, retried, prepared
 
     def write(
-        self, run: Run, sinks: Sequence[TwoPhaseCommitSink], checkpoint_id: CheckpointId, timestamp: int
+        self,
+        run: Run,
+        sinks: Sequence[TwoPhaseCommitSink],
+        checkpoint_id: CheckpointId,
+        timestamp: int,
+        *,
+        only: Collection[int] | None = None,
+        repair: int = 0,
     ) -> list[SubtaskReport]:
         """See holdfast.checkpoint.ports.Batch."""
         self.written += 1
         reports = []
-        for subtask in range(len(self.partitions)):
+        for subtask in range(len(self.partitions)) if only is None else sorted(only):
             if subtask in self._retried:
-                self.forgotten += self._task(run, sinks, checkpoint_id, subtask, timestamp).committables
-            reports.append(self._task(run, sinks, checkpoint_id, subtask, timestamp))
+                self.forgotten += self._task(run, sinks, checkpoint_id, subtask, timestamp, repair).committables
+            reports.append(self._task(run, sinks, checkpoint_id, subtask, timestamp, repair))
         if self._prepared is not None:
             self._prepared(reports)
         return reports
+
+    def digests(self) -> list[Replayed]:
+        """See holdfast.checkpoint.ports.Batch."""
+        found = [digest_partition(n, map(with_digest, part)) for n, part in enumerate(self.partitions)]
+        return [replayed for replayed in found if replayed is not None]
 
     def drain(self) -> None:
         """See holdfast.checkpoint.ports.Batch."""
         self.drained += 1
 
     def _task(
-        self, run: Run, sinks: Sequence[TwoPhaseCommitSink], checkpoint_id: CheckpointId, subtask: int, timestamp: int
+        self,
+        run: Run,
+        sinks: Sequence[TwoPhaseCommitSink],
+        checkpoint_id: CheckpointId,
+        subtask: int,
+        timestamp: int,
+        repair: int,
     ) -> SubtaskReport:
         attempt = next(self.attempts)
         copies = [travel(sink) for sink in sinks]
-        tasks = [make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp) for sink in copies]
-        batches = iter(self.partitions[subtask])
+        tasks = [make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp, repair) for sink in copies]
+        batches = map(with_digest, self.partitions[subtask])
         report = write_subtask(copies, tasks, _broken(batches) if subtask == self._failing else batches)
         body = json.loads(json.dumps(asdict(report)))
         committables = tuple(Committable(**c) for c in body.pop("committables"))
         return SubtaskReport(**body, committables=committables)
+
+
+def with_digest(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with a hash of each, as the engine adds them for sinks that are repairable."""
+    texts = [repr(sorted(row.items())).encode() for row in batch.to_pylist()]
+    hashes = [int.from_bytes(hashlib.sha256(text).digest()[:8], "big", signed=True) for text in texts]
+    return batch.append_column(DIGEST, pa.array(hashes, pa.int64()))
 
 
 def _broken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -250,7 +250,8 @@ class Drivers:
         known = k.facts(self.kernel, driver.entries, driver.commits).decided[n]
         lost = [c for c in known.of(k.SINK) if (n, c.subtask) in driver.lost]
         replay = [Replayed(s, 1, digest(split(g, n, s))) for s in range(self.bounds.subtasks)]
-        found = self.kernel.plan_repair(lost, replay)
+        kept = [c for c in known.of(k.SINK) if c not in lost]
+        found = self.kernel.plan_repair(lost, replay, kept)
         if not found.possible:
             return world, driver._replace(agenda=DEAD)
         attempt = 10 + driver.slot  # unlike any other attempt of this generation

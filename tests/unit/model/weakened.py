@@ -65,7 +65,7 @@ COMMIT_BY_NAME = replace(KERNEL, name=without_attempt, identity=name_only)
 # Rule 4: repair by content, and record it.
 
 
-def match_by_index(lost: Any, replay: Any) -> repair.RepairPlan:
+def match_by_index(lost: Any, replay: Any, kept: Any = ()) -> repair.RepairPlan:
     """Subtask 0 of the replay is taken for the lost subtask 0."""
     there = {r.subtask for r in replay}
     matches = tuple((c, c.subtask) for c in lost if c.subtask in there)

@@ -12,6 +12,7 @@ from typing import Any
 from holdfast.connectors.kafka.client import admin
 from holdfast.connectors.kafka.denied import denied
 from holdfast.core.model import CheckpointId
+from holdfast.testing import faults
 
 logger = logging.getLogger("holdfast")
 TIMEOUT = 15.0
@@ -69,8 +70,9 @@ class GroupOffsets:
             self._client = admin(self._source.config)
         request = [ConsumerGroupTopicPartitions(self._source.group, partitions)]
         try:
-            answer = self._client.alter_consumer_group_offsets(request, request_timeout=TIMEOUT)
-            failed = [p for p in answer[self._source.group].result().topic_partitions if p.error is not None]
+            with faults.point("offsets"):
+                answer = self._client.alter_consumer_group_offsets(request, request_timeout=TIMEOUT)
+                failed = [p for p in answer[self._source.group].result().topic_partitions if p.error is not None]
         except KafkaException as error:
             self._warn(error.args[0])
             return False

@@ -9,6 +9,8 @@ from holdfast.core.naming import Task, escape, unescape
 
 #: Generations and attempts are taken modulo these, so that the broker keeps a bounded number of ids.
 GENERATIONS, ATTEMPTS = 256, 16
+#: Repairs of one checkpoint have attempts of their own: the mark of a committed sibling must not be written over.
+REPAIRS = 4
 _ID = re.compile(r"hfk1-([^-]+)-([^-]+)-([0-9a-f]{12})-(\d+)-(\d+)-(\d+)")
 
 
@@ -35,7 +37,8 @@ def prefix(pipeline: str, sink: str, lineage: str) -> str:
 
 def make(task: Task) -> KafkaId:
     """The id for one attempt."""
-    generation, attempt = task.generation % GENERATIONS, task.attempt % ATTEMPTS
+    generation = task.generation % GENERATIONS
+    attempt = task.repair % REPAIRS * ATTEMPTS + task.attempt % ATTEMPTS
     return KafkaId(task.pipeline, task.sink, task.lineage[:12], generation, task.subtask, attempt)
 
 

@@ -1,0 +1,194 @@
+"""Producing again what an endpoint dropped after the decision (rule 4, P5).
+
+Hash pass over the replay, match by content, write the matched rows anew, verify, record, commit. What cannot be matched
+stops the query; the finding is kept in `lost/<checkpoint>.<sink>.json`, and `holdfast resolve` is the way out.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from holdfast.checkpoint import records
+from holdfast.checkpoint.log import CheckpointLog
+from holdfast.checkpoint.ports import Batch, Run, Sink, SubtaskReport
+from holdfast.core.model import CheckpointId, Committable, Decided, RecordKind
+from holdfast.core.naming import escape
+from holdfast.core.recovery import Commit
+from holdfast.core.repair import RepairPlan, Replayed, plan_repair
+from holdfast.errors import CommitError, LostError
+from holdfast.testing import faults
+
+logger = logging.getLogger("holdfast")
+PRODUCE_ANYWAY, GIVE_UP, MARK_DELIVERED = "produce-anyway", "give-up", "mark-delivered"
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """What a repair did."""
+
+    sink: str
+    rows: int
+    subtasks: int
+
+
+class Repairs:
+    """The repairs of one query run."""
+
+    def __init__(self, log: CheckpointLog, sinks: Mapping[str, Sink], lost: dict[Commit, LostError]) -> None:
+        self._log = log
+        self._sinks = sinks
+        #: what the last delivery found lost, shared with it
+        self._lost = lost
+        self._told: set[Commit] = set()
+
+    def needed(self, checkpoint_id: CheckpointId) -> bool:
+        """Whether a sink lost something of this checkpoint."""
+        return any(action.checkpoint_id == checkpoint_id for action in self._lost)
+
+    def check(self, replayable_after: CheckpointId | None) -> None:
+        """Raise for what no replay can bring back: the sink cannot say what, or the engine is beyond it."""
+        for action, error in self._lost.items():
+            forced = self._ordered(action) == PRODUCE_ANYWAY
+            beyond = replayable_after is not None and action.checkpoint_id <= replayable_after
+            if beyond or not (forced or (self._sinks[action.sink].repairable and error.certain and error.lost)):
+                raise self.stop(action, error, [])
+            if action not in self._told:
+                self._told.add(action)
+                logger.warning("%s. It is produced again from the replay of the checkpoint", error)
+
+    def repair(self, checkpoint_id: CheckpointId, batch: Batch, run: Run) -> list[Repaired]:
+        """Write anew what was lost of this checkpoint and record it; committing it is up to the next delivery."""
+        done = []
+        for action, error in sorted(self._lost.items()):
+            if action.checkpoint_id == checkpoint_id:
+                done.append(self._repair(action, error, batch, run))
+                del self._lost[action]
+        return done
+
+    def _repair(self, action: Commit, error: LostError, batch: Batch, run: Run) -> Repaired:
+        decided = self._log.facts.decided[action.checkpoint_id]
+        mine = decided.of(action.sink)
+        lost = [c for c in mine if c.data in error.lost] or list(mine)
+        kept = [c for c in mine if c not in lost]
+        replay = batch.digests()
+        plan = plan_repair(lost, replay, kept)
+        forced = self._ordered(action) == PRODUCE_ANYWAY
+        if not plan.possible and not forced:
+            raise self.stop(action, error, replay, plan)
+        whole = plan.rest if forced or plan.unmatched else ()
+        wanted = {number for _, number in plan.matches} | set(whole)
+        repair = 1 + self._log.repairs(action.checkpoint_id)
+        sink, at = self._sinks[action.sink], decided.timestamp
+        reports = batch.write(run, [sink], action.checkpoint_id, at, only=wanted, repair=repair)
+        _verify(action, reports, [r for r in replay if r.subtask in wanted])
+        new = _replacements(mine, plan, whole, reports)
+        with faults.point("repair"):
+            self._log.decide(action.checkpoint_id, decided.sinks, new, timestamp=at, state={}, kind=RecordKind.REPAIR)
+        rows = sum(report.rows for report in reports)
+        if forced:
+            self._report(action, decided, plan, reports)
+        logger.warning(
+            "checkpoint %d, sink %s: %d rows in %d subtasks were produced again in place of what the endpoint dropped",
+            action.checkpoint_id,
+            action.sink,
+            rows,
+            len(reports),
+        )
+        return Repaired(action.sink, rows, len(reports))
+
+    def stop(
+        self, action: Commit, error: LostError, replay: Sequence[Replayed], plan: RepairPlan | None = None
+    ) -> LostError:
+        """Keep the finding for the operator, and the error that tells the ways out."""
+        mine = self._log.facts.decided[action.checkpoint_id].of(action.sink)
+        lost = [c for c in mine if c.data in error.lost] or list(mine)
+        body = {
+            "checkpoint_id": action.checkpoint_id,
+            "sink": action.sink,
+            "certain": error.certain and bool(error.lost),
+            "lost": [{"subtask": c.subtask, "rows": c.rows, "digest": c.digest} for c in lost],
+            "replay": [asdict(r) for r in replay],
+            "problem": str(error),
+            "at": int(time.time() * 1000),
+        }
+        data = records.encode("lost", records.new_nonce(), body)
+        self._log.storage.replace(lost_name(action.checkpoint_id, action.sink), data)
+        location = self._log.storage.url.removesuffix("/holdfast")
+        why = ""
+        if plan is not None:
+            missing = ", ".join(f"{c.subtask} ({c.rows} rows)" for c in plan.unmatched)
+            why = (
+                f". Spark's replay of the checkpoint differs from the first run ({sum(r.rows for r in replay)} rows in "
+                f"{len(replay)} subtasks), and the rows of subtask {missing} are not in it: producing it again could "
+                "double rows or leave some out"
+            )
+        return LostError(
+            f"{error}{why}. The decision is kept and nothing was given up. Ways out, each of which asks first and is "
+            f"recorded: `holdfast resolve {location} {action.checkpoint_id} --produce-anyway`, `--give-up` or "
+            "`--mark-delivered`; see docs/operations.md",
+            error.lost,
+            certain=error.certain,
+        )
+
+    def _ordered(self, action: Commit) -> str | None:
+        order = self._log.facts.decided[action.checkpoint_id].resolution.get(action.sink)
+        return None if order is None else order["how"]
+
+    def _report(self, action: Commit, decided: Decided, plan: RepairPlan, reports: Sequence[SubtaskReport]) -> None:
+        matched = {number for _, number in plan.matches}
+        produced = sum(r.rows for r in reports)
+        unproven = sum(r.rows for r in reports if r.subtask not in matched)
+        body = {
+            **decided.resolution[action.sink],
+            "checkpoint_id": action.checkpoint_id,
+            "sink": action.sink,
+            "rows_produced": produced,
+            "rows_proven_equal": produced - unproven,
+            "rows_lost_recorded": sum(c.rows for c in (*plan.unmatched, *(c for c, _ in plan.matches))),
+            "rows_possibly_doubled": unproven,
+            "rows_possibly_lost": sum(c.rows for c in plan.unmatched),
+            "at": int(time.time() * 1000),
+        }
+        write_report(self._log, body)
+
+
+def lost_name(checkpoint_id: CheckpointId, sink: str) -> str:
+    """Where the finding is kept."""
+    return f"lost/{checkpoint_id}.{escape(sink)}.json"
+
+
+def report_name(checkpoint_id: CheckpointId, sink: str) -> str:
+    """Where the report of an operator's order is kept."""
+    return f"reports/{checkpoint_id}.{escape(sink)}.json"
+
+
+def write_report(log: CheckpointLog, body: Mapping[str, Any]) -> None:
+    """What is known lost or doubled after an operator's order."""
+    data = records.encode("report", records.new_nonce(), body)
+    log.storage.replace(report_name(body["checkpoint_id"], body["sink"]), data)
+
+
+def _verify(action: Commit, reports: Sequence[SubtaskReport], expected: Sequence[Replayed]) -> None:
+    """What was written is what the hash pass saw."""
+    written = {(r.subtask, r.rows, r.digest) for r in reports if r.rows}
+    if written != {(r.subtask, r.rows, r.digest) for r in expected}:
+        raise CommitError(
+            f"checkpoint {action.checkpoint_id}, sink {action.sink!r}: two passes over Spark's replay gave different "
+            "rows, so nothing of it was produced. The decision is kept; start the query again"
+        )
+
+
+def _replacements(
+    mine: Sequence[Committable], plan: RepairPlan, whole: Sequence[int], reports: Sequence[SubtaskReport]
+) -> list[Committable]:
+    """The committables of the repair record: new ones under the numbers of those they replace."""
+    made = {report.subtask: c for report in reports for c in report.committables}
+    new = [replace(made[number], subtask=lost.subtask) for lost, number in plan.matches]
+    new += [Committable(c.sink, c.subtask, None) for c in plan.unmatched]
+    free = 1 + max(c.subtask for c in mine)
+    new += [replace(made[number], subtask=free + n) for n, number in enumerate(whole)]
+    return new
