@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.csv
@@ -86,7 +87,7 @@ HIVE = pa.dataset.partitioning(pa.schema([("amount_class", pa.string())]), flavo
 class Remembering(hf.FileSink):
     """Notes where its log is, so that the test can see what `holdfast flush` would complete."""
 
-    locations: set[str] = set()
+    locations: ClassVar[set[str]] = set()
 
     def open(self, run):
         self.locations.add(run.location)

@@ -8,6 +8,7 @@ import typer
 
 from holdfast import __version__
 from holdfast.cli.demo import demo
+from holdfast.cli.flush import flush
 from holdfast.cli.history import history
 from holdfast.cli.status import status
 
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 app.command(epilog="Example: holdfast demo --seed 7 --kills 3 --rows 10000")(demo)
 app.command(epilog="Example: holdfast status /data/checkpoints/totals")(status)
+app.command(epilog="Example: holdfast flush /data/checkpoints/totals")(flush)
 app.command(epilog="Example: holdfast history /data/checkpoints/totals --last 50")(history)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -71,6 +72,8 @@ class FileSink(TwoPhaseCommitSink):
         self._fresh: list[Part] = []
         self._columns: tuple[tuple[str, str], ...] = ()
         self._mark = Mark()
+        #: files and rows this run has made visible
+        self.completed: Counter[str] = Counter()
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks need the options, not what the driver remembers."""
@@ -267,6 +270,8 @@ class FileSink(TwoPhaseCommitSink):
             self._mark = mark
         # Only now: until the mark is durable, they prove that a file someone took away was never there.
         folder.delete_parts(part.file for roll in todo for part in roll.parts)
+        seen = [roll for roll in todo if not roll.hidden]
+        self.completed.update(files=len(seen), rows=sum(roll.rows for roll in seen))
         merged = {roll.target: done[roll.number] for roll in todo if roll.hidden}
         written = [
             (done[roll.number].bytes, roll.bytes) for roll in todo if not roll.hidden and done[roll.number].bytes
