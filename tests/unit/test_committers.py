@@ -244,7 +244,8 @@ def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     ("url", "message"),
     [
         (5, "url must be a string, not int"),
-        ("postgresql://h/db", "url must begin with sqlite:///.*begins with postgresql"),
+        ("mysql://h/db", "url must begin with sqlite:/// or postgresql://.*begins with mysql"),
+        ("postgresql://u:sec/ret@h:x/db", "url cannot be read: write postgresql://"),
         ("marks.db", "begins with no scheme"),
         ("sqlite:///", "url must name a file"),
         ("sqlite://host/marks.db", "url must name a file"),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+from holdfast.committers import libpq
 from holdfast.committers.base import CheckpointCommitter
 from holdfast.core.model import CheckpointId
 from holdfast.core.naming import parse_job_id
@@ -14,7 +17,7 @@ from holdfast.errors import ConfigError, HoldfastError
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS holdfast_committer (
-    job_id TEXT NOT NULL, operator_id TEXT NOT NULL, subtask INTEGER NOT NULL, checkpoint_id INTEGER NOT NULL,
+    job_id TEXT NOT NULL, operator_id TEXT NOT NULL, subtask INTEGER NOT NULL, checkpoint_id BIGINT NOT NULL,
     PRIMARY KEY (job_id, operator_id, subtask)
 )"""
 _COMMIT = """
@@ -27,41 +30,107 @@ _PROGRESS = "SELECT job_id, max(checkpoint_id) FROM holdfast_committer WHERE ope
 _FORGET = "DELETE FROM holdfast_committer WHERE job_id = ? AND operator_id = ?"
 
 
-class SqlCheckpointCommitter(CheckpointCommitter):
-    """One row for each subtask in the table `holdfast_committer` of a database, by URL: `sqlite:///path/to/file.db`.
+class _Database(Protocol):
+    """Where the table is; holds no connection."""
 
-    Needs a database every executor reaches.
+    @property
+    def mark(self) -> str:
+        """How it spells a place for a value."""
+
+    def connect(self) -> Any:
+        """A connection in autocommit mode that keeps what it has acknowledged."""
+
+    def prepare(self) -> None:
+        """Make what has to be there before the table can be created."""
+
+    def create(self, connection: Any, statement: str) -> None:
+        """Create the table."""
+
+
+@dataclass(frozen=True)
+class _Sqlite:
+    path: str
+    mark: str = "?"
+
+    def connect(self) -> Any:
+        connection = sqlite3.connect(self.path, timeout=60, isolation_level=None)
+        connection.execute("PRAGMA synchronous=FULL")
+        return connection
+
+    def prepare(self) -> None:
+        Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+
+    def create(self, connection: Any, statement: str) -> None:
+        connection.execute(statement)
+
+
+class _Postgres:
+    mark = "%s"
+
+    def __init__(self, url: str) -> None:
+        self._conninfo = libpq.conninfo(libpq.read_dsn("url", url))
+
+    def connect(self) -> Any:
+        connection = libpq.load_psycopg().connect(self._conninfo, autocommit=True)
+        # A role with synchronous_commit=off would acknowledge a mark that a crash then takes back.
+        connection.execute(
+            "SELECT set_config(name, 'on', false) FROM pg_settings WHERE name = 'synchronous_commit' "
+            "AND setting = 'off'"
+        )
+        return connection
+
+    def prepare(self) -> None:
+        pass
+
+    def create(self, connection: Any, statement: str) -> None:
+        if connection.execute("SELECT to_regclass('holdfast_committer')").fetchone()[0] is None:
+            # One message is one transaction: two sinks that start at once would both try, and one would fail.
+            connection.execute(f"SELECT pg_advisory_xact_lock(hashtext('holdfast_committer')); {statement}")
+
+
+def _database(url: object) -> _Database:
+    if not isinstance(url, str):
+        raise ConfigError(f"url must be a string, not {type(url).__name__}")
+    scheme, _, _ = url.partition("://")
+    if scheme in ("postgresql", "postgres"):
+        return _Postgres(url)
+    parts = urlsplit(url)
+    if parts.scheme != "sqlite":
+        raise ConfigError(
+            f"url must begin with sqlite:/// or postgresql://, and this one begins with {parts.scheme or 'no scheme'}"
+        )
+    path = unquote(parts.path.removeprefix("/"))
+    if parts.query or parts.fragment:
+        raise ConfigError("url must name a file and nothing more: write ? as %3F and # as %23")
+    if not path or parts.netloc:
+        raise ConfigError("url must name a file: sqlite:///relative/path.db or sqlite:////absolute/path.db")
+    return _Sqlite(str(Path(path).absolute()))
+
+
+class SqlCheckpointCommitter(CheckpointCommitter):
+    """One row for each subtask in the table `holdfast_committer` of a database, by URL.
+
+    `sqlite:///path/to/file.db` or `postgresql://user:password@host/database`. Needs a database every executor reaches.
     """
 
     def __init__(self, url: str) -> None:
-        if not isinstance(url, str):
-            raise ConfigError(f"url must be a string, not {type(url).__name__}")
-        parts = urlsplit(url)
-        if parts.scheme != "sqlite":
-            raise ConfigError(f"url must begin with sqlite:///, and this one begins with {parts.scheme or 'no scheme'}")
-        path = unquote(parts.path.removeprefix("/"))
-        if parts.query or parts.fragment:
-            raise ConfigError("url must name a file and nothing more: write ? as %3F and # as %23")
-        if not path or parts.netloc:
-            raise ConfigError("url must name a file: sqlite:///relative/path.db or sqlite:////absolute/path.db")
-        self._path = str(Path(path).absolute())
-        self._connection: sqlite3.Connection | None = None
+        self._database = _database(url)
+        self._connection: Any = None
 
     def create_resource(self) -> None:
         """Create the table; an existing one is used."""
         self._pipeline()
-        Path(self._path).parent.mkdir(parents=True, exist_ok=True)
+        self._database.prepare()
         self.open()
         try:
-            self._db.execute(_CREATE)
+            self._database.create(self._open_connection, _CREATE)
         finally:
             self.close()
 
     def open(self) -> None:
         """See CheckpointCommitter."""
         if self._connection is None:
-            self._connection = sqlite3.connect(self._path, timeout=60, isolation_level=None)
-            self._connection.execute("PRAGMA synchronous=FULL")
+            self._connection = self._database.connect()
 
     def close(self) -> None:
         """See CheckpointCommitter."""
@@ -71,11 +140,11 @@ class SqlCheckpointCommitter(CheckpointCommitter):
 
     def commit_checkpoint(self, subtask: int, checkpoint_id: CheckpointId) -> None:
         """See CheckpointCommitter."""
-        self._db.execute(_COMMIT, (self.job_id, self.operator_id, subtask, checkpoint_id))
+        self._execute(_COMMIT, self.job_id, self.operator_id, subtask, checkpoint_id)
 
     def is_checkpoint_committed(self, subtask: int, checkpoint_id: CheckpointId) -> bool:
         """See CheckpointCommitter."""
-        row = self._db.execute(_READ, (self.job_id, self.operator_id, subtask)).fetchone()
+        row = self._execute(_READ, self.job_id, self.operator_id, subtask).fetchone()
         return row is not None and checkpoint_id <= row[0]
 
     def progress(self) -> Mapping[str, CheckpointId]:
@@ -84,21 +153,25 @@ class SqlCheckpointCommitter(CheckpointCommitter):
 
     def take_over(self) -> None:
         """See CheckpointCommitter."""
-        others = [job for job, _ in self._lineages().values() if job != self.job_id]
-        self._db.executemany(_FORGET, [(job, self.operator_id) for job in others])
+        for job, _ in self._lineages().values():
+            if job != self.job_id:
+                self._execute(_FORGET, job, self.operator_id)
 
     def _lineages(self) -> dict[str, tuple[str, CheckpointId]]:
         """{lineage: (job id, last checkpoint)} of every pipeline of this name."""
         pipeline = self._pipeline()
         found = {}
-        for text, checkpoint in self._db.execute(_PROGRESS, (self.operator_id,)).fetchall():
+        for text, checkpoint in self._execute(_PROGRESS, self.operator_id).fetchall():
             job = parse_job_id(text)
             if job is not None and job[0] == pipeline:
                 found[job[1]] = (text, checkpoint)
         return found
 
+    def _execute(self, statement: str, *values: object) -> Any:
+        return self._open_connection.execute(statement.replace("?", self._database.mark), values)
+
     @property
-    def _db(self) -> sqlite3.Connection:
+    def _open_connection(self) -> Any:
         if self._connection is None:
             raise HoldfastError(f"{type(self).__name__} is not open: call open() first")
         return self._connection

@@ -11,20 +11,12 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from holdfast.committers import libpq
 from holdfast.errors import ConfigError, HoldfastError, MissingExtraError, RowError
 
 Result = TypeVar("Result")
 #: Seconds for which a running query keeps trying to connect: a server that restarts is back by then.
 PATIENCE = 10.0
-#: Without these a host that vanished is noticed after hours. Whatever the DSN says comes first.
-_DEFAULTS = {
-    "connect_timeout": "10",
-    "keepalives_idle": "30",
-    "keepalives_interval": "10",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "60000",
-    "fallback_application_name": "holdfast",
-}
 #: One resolver of types for each server and process: to make it, ADBC reads the catalog. It holds no connection.
 _databases: dict[tuple[int, str], Any] = {}
 
@@ -34,31 +26,18 @@ def drivers() -> tuple[Any, Any, Any]:
     try:
         import adbc_driver_manager
         import adbc_driver_postgresql
-        import psycopg
     except ImportError as error:
         raise MissingExtraError("PostgreSQL needs more packages: pip install 'holdfast[postgres]'") from error
-    return psycopg, adbc_driver_manager, adbc_driver_postgresql
+    return libpq.load_psycopg(), adbc_driver_manager, adbc_driver_postgresql
 
 
 class Server:
     """Where the database is. Travels to the executors; never shows its password."""
 
     def __init__(self, dsn: str, lock_timeout: float) -> None:
-        psycopg, _, _ = drivers()
-        if not isinstance(dsn, str) or not dsn.strip():
-            raise ConfigError(f"dsn must be text like postgresql://user@host/database, not {type(dsn).__name__}")
-        try:
-            given = psycopg.conninfo.conninfo_to_dict(dsn)
-        except psycopg.ProgrammingError:
-            # Its message quotes the DSN, and with it perhaps a password.
-            raise ConfigError(
-                "dsn cannot be read: write postgresql://user:password@host:port/database or key=value pairs, and in a "
-                "URL every special character of the password as %XX"
-            ) from None
-        for key in ("password", "sslpassword"):
-            if given.get(key) == "":
-                del given[key]
-        self._conninfo: str = psycopg.conninfo.make_conninfo("", **{**_DEFAULTS, **given, "client_encoding": "UTF8"})
+        drivers()
+        given = libpq.read_dsn("dsn", dsn)
+        self._conninfo = libpq.conninfo({**given, "client_encoding": "UTF8"})
         self.lock_timeout_ms = round(lock_timeout * 1000)
         host = given.get("hostaddr") or given.get("host") or "the local socket"
         self._where = f"database {given.get('dbname') or given.get('user') or 'of this user'!r} at {host}"
