@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.connectors.files.buckets import TimeBucket
     from holdfast.connectors.files.rolling import Rolling
     from holdfast.connectors.files.sink import FileSink
+    from holdfast.connectors.kafka.sink import KafkaSink
     from holdfast.connectors.kafka.start import StartFrom
     from holdfast.connectors.postgres.sink import PostgresSink
     from holdfast.connectors.sqlite import SqliteSink
@@ -43,6 +44,7 @@ __all__ = [
     "FileSink",
     "HoldfastError",
     "IdempotentSink",
+    "KafkaSink",
     "Outcome",
     "PendingCheckpoint",
     "PostgresSink",
@@ -74,6 +76,7 @@ _HOMES = {
     "FileSink": "holdfast.connectors.files.sink",
     "HoldfastError": "holdfast.errors",
     "IdempotentSink": "holdfast.sinks.idempotent",
+    "KafkaSink": "holdfast.connectors.kafka.sink",
     "Outcome": "holdfast.core.model",
     "PendingCheckpoint": "holdfast.core.model",
     "PostgresSink": "holdfast.connectors.postgres.sink",

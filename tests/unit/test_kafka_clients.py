@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.connectors.kafka import sink as kafka_sink
-from holdfast.connectors.kafka import start, transactions
+from holdfast.connectors.kafka import marks, start, target
 from holdfast.connectors.kafka.arrow import check_schema
 from holdfast.connectors.kafka.client import admin, client_config
 from holdfast.connectors.kafka.rdkafka import TransactionalProducer
+from holdfast.connectors.kafka.two_phase import TwoPhase
 from holdfast.core.naming import Task
 from holdfast.errors import ConfigError, HoldfastError, SourceError
 
@@ -25,6 +25,9 @@ def _threads() -> int:
 
 
 class _Failure:
+    def code(self) -> int:
+        return 88
+
     def str(self) -> str:
         return "unstable offset commit"
 
@@ -36,7 +39,7 @@ def _answering(*partitions: Any) -> Any:
 
 
 def _partition(topic: str, offset: int, error: Any = None) -> Any:
-    return SimpleNamespace(topic=topic, partition=0, offset=offset, error=error)
+    return SimpleNamespace(topic=topic, partition=0, offset=offset, metadata=None, error=error)
 
 
 def test_options_only_javas_client_knows_do_not_reach_librdkafka() -> None:
@@ -58,18 +61,16 @@ def test_k7_a_group_offset_that_cannot_be_read_is_no_missing_one() -> None:
 
 
 def test_a_mark_that_cannot_be_read_is_no_lost_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = object.__new__(transactions.TransactionClient)
-    client._config = {}
-    monkeypatch.setattr(transactions, "admin", lambda _: _answering(_partition("orders", -1001, _Failure())))
+    monkeypatch.setattr(marks, "admin", lambda _: _answering(_partition("orders", -1001, _Failure())))
     with pytest.raises(HoldfastError, match="cannot read the mark of group 'm': unstable offset commit"):
-        client.marks(["m"])
-    monkeypatch.setattr(transactions, "admin", lambda _: _answering(_partition("orders", 5)))
-    assert client.marks(["m"]) == {"m": 5}
+        marks.read({}, ["m"])
+    monkeypatch.setattr(marks, "admin", lambda _: _answering(_partition("orders", 5)))
+    assert marks.read({}, ["m"]) == {"m": [marks.Mark("orders", 5, "")]}
 
 
-def test_headers_are_refused_and_not_dropped_in_silence() -> None:
+def test_headers_of_another_type_are_refused_and_not_dropped_in_silence() -> None:
     schema = pa.schema([("value", pa.string()), ("headers", pa.list_(pa.string()))])
-    with pytest.raises(ConfigError, match="takes the columns key, value, topic, partition, and"):
+    with pytest.raises(ConfigError, match="'headers' must be array<struct<key:string,value:binary>>"):
         check_schema(schema, "orders")
 
 
@@ -81,8 +82,8 @@ def test_a_task_that_cannot_begin_leaves_no_producer_in_its_worker(monkeypatch: 
         made.append(TransactionalProducer(config, timeout=0.2))
         return made[-1]
 
-    monkeypatch.setattr(kafka_sink, "TransactionalProducer", producer)
-    sink = kafka_sink.KafkaSink(NOWHERE, "orders")
+    monkeypatch.setattr(target, "TransactionalProducer", producer)
+    sink = TwoPhase(target.Target("kafka", NOWHERE, "orders", {"transaction.timeout.ms": 60_000}))
     before = _threads()
     for attempt in range(3):
         with pytest.raises(HoldfastError, match="initialise"):
@@ -94,7 +95,7 @@ def test_a_task_that_cannot_begin_leaves_no_producer_in_its_worker(monkeypatch: 
 def test_statistics_are_read_only_until_the_producers_identity_is_known() -> None:
     producer = TransactionalProducer({"bootstrap.servers": NOWHERE, "transactional.id": "t"}, timeout=1)
     try:
-        producer._begun = True
+        producer._known = True
         assert producer._statistics(0, 0, 0, 0) == 0, "not even looked at: address 0 holds nothing"
         assert producer._identities == []
     finally:

@@ -21,6 +21,7 @@ PUBLIC = {
     "FileSink",
     "HoldfastError",
     "IdempotentSink",
+    "KafkaSink",
     "Outcome",
     "PendingCheckpoint",
     "PostgresSink",
