@@ -1,4 +1,4 @@
-"""For all tests: Spark starts from kept classes, where `make test` or `python -m tests.class_archive` kept them; servers
+"""For all tests: Spark starts from kept classes, where `make test` or `python -m tests.prepare` kept them; servers
 that several kinds of tests use."""
 
 from collections.abc import Iterator
@@ -11,6 +11,17 @@ from tests.servers.cassandra import CassandraServer
 
 class_archive.use()
 
+SERVERS = ("cassandra", "kafka", "postgres", "spark")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Side by side (`pytest -n 2 --dist loadgroup`) each server has one worker, a file stays together, and crash cases,
+    which take most of the time, go to whoever is free."""
+    for item in items:
+        asked = [server for server in SERVERS if server in getattr(item, "fixturenames", ())]
+        if asked or "tests/crash/" not in item.nodeid:
+            item.add_marker(pytest.mark.xdist_group(asked[0] if asked else item.nodeid.partition("::")[0]))
+
 
 @pytest.fixture(scope="session")
 def cassandra(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CassandraServer]:
@@ -18,4 +29,4 @@ def cassandra(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CassandraSer
     server = CassandraServer(Path(tmp_path_factory.mktemp("cassandra")))
     server.start()
     yield server
-    server.stop()
+    server.stop(kill=True)

@@ -94,6 +94,11 @@ class CassandraServer:
         """Where it is and who may enter: for CassandraSink and CassandraCheckpointCommitter."""
         return {"contact_points": ["127.0.0.1"], "port": self.port, "username": "cassandra", "password": "cassandra"}
 
+    @property
+    def down(self) -> bool:
+        """Whether it was stopped."""
+        return self._process is None
+
     def start(self, timeout: float = 120) -> None:
         """Start it and wait until it answers; a server that does not is an error, never a skipped test."""
         system = {
