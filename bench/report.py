@@ -22,14 +22,17 @@ class Bar:
     measured: float
     allowed: float
     unit: str
+    #: `allowed` is a floor, for what should be large
+    floor: bool = False
 
     @property
     def met(self) -> bool:
-        return self.measured <= self.allowed
+        return self.measured >= self.allowed if self.floor else self.measured <= self.allowed
 
     def __str__(self) -> str:
-        verdict = "ok  " if self.met else "OVER"
-        return f"{verdict} {self.what}: {self.measured:.3g} {self.unit}, at most {self.allowed:.3g} {self.unit}"
+        verdict = "ok  " if self.met else "UNDER" if self.floor else "OVER"
+        bound = "at least" if self.floor else "at most"
+        return f"{verdict} {self.what}: {self.measured:.3g} {self.unit}, {bound} {self.allowed:.3g} {self.unit}"
 
 
 @dataclass

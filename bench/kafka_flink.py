@@ -1,0 +1,108 @@
+"""Flink's exactly-once Kafka sink for the benchmark: a SQL job on Flink's own local cluster, in one Java process.
+
+Flink's jars come from PyPI and its Kafka connector from Maven Central, on first use, into `~/.cache/holdfast`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.kafka_topics import ALIKE
+from holdfast.spark.jars import Coordinate, cache_folder, resolve
+
+VERSION = "2.3.0"
+CONNECTORS = (
+    Coordinate("org.apache.flink", "flink-sql-connector-kafka", "5.0.0-2.2"),
+    # not among the jars on PyPI, and the SQL client runs inside it
+    Coordinate("org.apache.flink", "flink-sql-gateway", VERSION),
+    Coordinate("org.apache.flink", "flink-sql-gateway-api", VERSION),
+)
+#: About the time of one batch of Spark's: rows become visible as often.
+CHECKPOINT_MS = 1500
+_OPENED = (
+    "java.util",
+    "java.lang",
+    "java.time",
+    "java.net",
+    "java.io",
+    "java.nio",
+    "java.text",
+    "java.util.concurrent",
+)
+_LOGGING = """rootLogger.level = ERROR
+rootLogger.appenderRef.console.ref = console
+appender.console.name = console
+appender.console.type = CONSOLE
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d %p %c %m%n
+"""
+
+
+def jars() -> list[Path]:
+    """Everything on the class path; fetched when it is not there."""
+    folder = cache_folder() / f"flink-{VERSION}"
+    if not folder.is_dir():
+        unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(unfinished)]
+        subprocess.run([*command, f"apache-flink-libraries=={VERSION}"], check=True)
+        unfinished.rename(folder)
+    own = folder / "pyflink"
+    return [*sorted(own.glob("lib/*.jar")), *sorted(own.glob("opt/*.jar")), *resolve(CONNECTORS)]
+
+
+def script(servers: str, source: str, target: str) -> str:
+    """Two tables and one INSERT; the source ends with the rows that are there, so that the job ends."""
+    both = {
+        "connector": "kafka",
+        "properties.bootstrap.servers": servers,
+        "key.format": "raw",
+        "key.fields": "k",
+        "value.format": "raw",
+        "value.fields-include": "EXCEPT_KEY",
+    }
+    reading = {
+        "topic": source,
+        "scan.startup.mode": "earliest-offset",
+        "scan.bounded.mode": "latest-offset",
+        "properties.isolation.level": "read_committed",
+    }
+    writing = {
+        "topic": target,
+        "sink.delivery-guarantee": "exactly-once",
+        "sink.transactional-id-prefix": target,
+        "properties.transaction.timeout.ms": "900000",
+        **{f"properties.{key}": value for key, value in ALIKE.items()},
+    }
+    settings = {
+        "execution.target": "local",
+        "table.dml-sync": "true",
+        "parallelism.default": "2",
+        "execution.checkpointing.interval": f"{CHECKPOINT_MS} ms",
+    }
+    lines = [f"SET '{key}' = '{value}';" for key, value in settings.items()]
+    for name, options in (("source", {**both, **reading}), ("target", {**both, **writing})):
+        listed = ", ".join(f"'{key}' = '{value}'" for key, value in options.items())
+        lines.append(f"CREATE TABLE {name} (k BYTES, v BYTES) WITH ({listed});")
+    lines.append("INSERT INTO target SELECT k, v FROM source;")
+    return "\n".join(lines) + "\n"
+
+
+def command(folder: Path, servers: str, source: str, target: str) -> tuple[list[str], dict[str, str]]:
+    """(command, environment) of one run."""
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("parallelism.default: 2\n")
+    (folder / "log4j.properties").write_text(_LOGGING)
+    (folder / "job.sql").write_text(script(servers, source, target))
+    home = os.environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else shutil.which("java") or "java"
+    opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
+    return [
+        java, "-Xmx2g", *opened, "--add-exports=java.base/sun.net.util=ALL-UNNAMED",
+        f"-Dlog4j.configurationFile={folder / 'log4j.properties'}",
+        "-cp", ":".join(map(str, jars())), "org.apache.flink.table.client.SqlClient",
+        "-f", str(folder / "job.sql"), "-hist", str(folder / "history"),
+    ], {**os.environ, "FLINK_CONF_DIR": str(folder)}  # fmt: skip

@@ -1,0 +1,87 @@
+"""One run of the Kafka benchmark in a process of its own; the last line it prints is JSON.
+
+A fresh process each time, so that no way runs on a Java machine that another one has warmed up.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import holdfast as hf
+from bench.kafka_topics import ALIKE, PARTITIONS, some_rows
+
+SPARK, TWO_PHASE, WRITE_AHEAD, RAW = "spark", "two-phase", "write-ahead", "librdkafka"
+
+
+def spark_run(way: str, servers: str, source: str, target: str, batch: int, folder: Path) -> list[dict[str, Any]]:
+    """Kafka -> Kafka with the same session and source for every sink; the progress of each micro-batch."""
+    conf = {
+        "spark.master": "local[2]",
+        "spark.log.level": "ERROR",
+        "spark.driver.memory": "2g",
+        "spark.sql.streaming.numRecentProgressUpdates": "5000",
+    }
+    spark = hf.session("bench-kafka", kafka=True, conf=conf)
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", source)
+    reader = reader.option("startingOffsets", "earliest").option("kafka.isolation.level", "read_committed")
+    frame = reader.option("maxOffsetsPerTrigger", batch).load().select("key", "value")
+    if way == SPARK:
+        writer = frame.writeStream.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", target)
+        for key, value in ALIKE.items():
+            writer = writer.option(f"kafka.{key}", value)
+        writer = writer.option("checkpointLocation", str(folder))
+    else:
+        config = {key: value for key, value in ALIKE.items() if key != "enable.idempotence"}
+        sink = hf.KafkaSink(servers, target, mode=way, config=config)
+        writer = hf.write_stream(frame, sink, name="bench-kafka", checkpoint_location=str(folder))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    if query.exception() is not None:
+        raise query.exception()
+    kept = ("batchId", "timestamp", "numInputRows", "durationMs")
+    return [{key: progress[key] for key in kept} for progress in query.recentProgress if progress["numInputRows"]]
+
+
+def raw_run(servers: str, target: str, rows: int, batch: int) -> list[dict[str, Any]]:
+    """The same rows from memory: a transaction for each batch, one process, no Spark."""
+    from holdfast.connectors.kafka.arrow import to_messages
+    from holdfast.connectors.kafka.rdkafka import TransactionalProducer
+
+    producer = TransactionalProducer(
+        {"bootstrap.servers": servers, "transactional.id": target, **ALIKE, "partitioner": "murmur2_random"},
+        timeout=120,
+    )
+    producer.initialise()
+    chunks = list(some_rows(min(rows, batch)))
+    assert producer.partitions(target) == PARTITIONS
+    done = []
+    for number in range(-(-rows // batch)):
+        begin, wanted = time.perf_counter(), min(batch, rows - number * batch)
+        producer.begin()
+        for chunk in chunks[: -(-wanted // chunks[0].num_rows)]:
+            messages, partitioned, alive = to_messages(chunk, PARTITIONS)
+            producer.produce(target, messages, partitioned=partitioned)
+            del alive
+        producer.flush()
+        producer.commit()
+        took = {"triggerExecution": (time.perf_counter() - begin) * 1000}
+        done.append({"batchId": number, "numInputRows": wanted, "durationMs": took})
+    producer.drop()
+    return done
+
+
+def main(arguments: list[str]) -> None:
+    way, servers, source, target, rows, batch, folder = arguments
+    if way == RAW:
+        batches = raw_run(servers, target, int(rows), int(batch))
+    else:
+        batches = spark_run(way, servers, source, target, int(batch), Path(folder))
+    print(json.dumps(batches))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
