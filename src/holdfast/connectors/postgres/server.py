@@ -49,11 +49,13 @@ class Server:
         return f"Server({self._where})"
 
     @contextmanager
-    def connect(self, patience: float = PATIENCE) -> Iterator[Any]:
+    def connect(self, patience: float | None = None) -> Iterator[Any]:
         """The driver's connection, in autocommit mode; closed at the end."""
         psycopg, _, _ = drivers()
         connection = self._patiently(
-            lambda: psycopg.connect(self._conninfo, autocommit=True), psycopg.OperationalError, patience
+            lambda: psycopg.connect(self._conninfo, autocommit=True),
+            psycopg.OperationalError,
+            PATIENCE if patience is None else patience,
         )
         with connection:
             yield connection

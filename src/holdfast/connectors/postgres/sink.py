@@ -45,7 +45,7 @@ class PostgresSink(TwoPhaseCommitSink):
         key: Sequence[str] = (),
         order_by: str | None = None,
         create: bool = False,
-        schema: str = "holdfast",
+        schema: str = "_holdfast",
         lock_timeout: float = 60.0,
         name: str | None = None,
     ) -> None:

@@ -137,7 +137,7 @@ def _judge(
         return Outcome.ALREADY_COMMITTED
     if error.sqlstate == "42P01":
         names = [_sql(c) for c in committables]
-        count = "SELECT count(*) FROM unnest(%s) AS name WHERE to_regclass(name) IS NULL"
+        count = "SELECT count(*) FROM unnest(%s::text[]) AS name WHERE to_regclass(name) IS NULL"
         if connection.execute(count, (names,)).fetchone()[0]:
             return Outcome.LOST
     if is_about_rows(error):
