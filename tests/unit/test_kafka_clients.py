@@ -54,9 +54,9 @@ def test_k7_a_group_offset_that_cannot_be_read_is_no_missing_one() -> None:
     """With fallback='latest' every row since the group's offset would be skipped in silence."""
     broken = _partition("orders", -1001, _Failure())
     with pytest.raises(SourceError, match=r"group 'g' for orders\[0\] cannot be read: unstable offset commit"):
-        start._group_offsets(_answering(broken), "g", {"orders": [0]})
+        start._group_offsets(_answering(broken), {}, "g", {"orders": [0]})
     strange = _partition("elsewhere", -1001, _Failure())
-    found = start._group_offsets(_answering(strange, _partition("orders", 7)), "g", {"orders": [0]})
+    found = start._group_offsets(_answering(strange, _partition("orders", 7)), {}, "g", {"orders": [0]})
     assert found == {"orders": {0: 7}}
 
 
