@@ -15,6 +15,8 @@ import holdfast.testing
 
 #: design.md, "Public interface"; a name leaves or joins this list on purpose
 PUBLIC = {
+    "CassandraCheckpointCommitter",
+    "CassandraSink",
     "CheckpointCommitter",
     "CheckpointStats",
     "FileCheckpointCommitter",
