@@ -85,7 +85,6 @@ class Coordinator:
                 logger.info("%d checkpoints are decided and not delivered yet: they come first", len(self._inherited))
             try:
                 self.run_info = self._open_sinks(schema)
-                self._restore_state()
                 with faults.point("recovery"):
                     self._perform(Moment.START)
                     self._repairs.check(position.committed)
@@ -337,6 +336,8 @@ class Coordinator:
         for sink in self._sinks:
             sink.open(run)
             self._opened.append(sink)
+        # Here, since a state too can show that this checkpoint location is an old copy.
+        self._restore_state()
         return run
 
     def _restore_state(self) -> None:

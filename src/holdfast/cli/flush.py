@@ -35,10 +35,10 @@ def flush(location: LocationArgument, fence: FenceOption = False, json: JsonOpti
 
     with reporting(json=json) as out:
         found = read_status(location)
-        if found.damaged or found.pipeline is None:
+        if found.damaged or found.pipeline is None or found.lineage is None:
             raise RecordError("; ".join(d.problem for d in found.damaged) or f"{location} has no lineage record")
         _refuse_running(found, fence)
-        done = complete(open_storage(log_location(location)), found.pipeline)
+        done = complete(open_storage(log_location(location)), found.pipeline, found.lineage)
         out.result({"location": location, "sinks": [asdict(row) for row in done]}, lambda: _table(done))
         out.exit(OK)
 

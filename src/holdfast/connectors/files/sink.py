@@ -137,11 +137,17 @@ class FileSink(TwoPhaseCommitSink):
         return pa.schema([field for field in schema if field.name not in hidden])
 
     def _check_place(self, options: Mapping[str, Any]) -> None:
-        if options["path"] != self.path and self._state.rows:
+        """The rows that wait are where the path was when they came."""
+        if options["path"] == self.path:
+            return
+        before = Folder(options["path"], self.run.pipeline, self.name)
+        waiting = self._state.unseen(read_marks(before).get(self.run.lineage, Mark()).roll)
+        if waiting:
             raise ConfigError(
-                f"sink {self.name!r} had path {options['path']!r}, and {self._state.rows} decided rows wait there for "
-                "their file: run `holdfast flush` with the checkpoint location first, or give the sink that path again"
+                f"sink {self.name!r} had path {options['path']!r}, and {waiting} decided rows wait there for their "
+                "file: run `holdfast flush` with the checkpoint location first, or give the sink that path again"
             )
+        self._state = replace(self._state, rolls=())
 
     def _check_change(self) -> None:
         """Files of one folder are read together: where types are part of the file, a column must keep its own."""
@@ -168,12 +174,13 @@ class FileSink(TwoPhaseCommitSink):
         planned = {roll.target for roll in rolls}
         waiting = tuple(p for p in state.waiting if p.file in planned or folder.exists(folder.hidden(p.file)))
         kept = replace(state, waiting=waiting, rolls=rolls)
-        if kept.rows < state.rows:
+        lost = state.unseen(-1) - kept.unseen(-1)
+        if lost:
             logger.warning(
                 "sink %s: %d rows that waited in %s are not there any more; the location that was taken over from "
                 "has completed them",
                 self.name,
-                state.rows - kept.rows,
+                lost,
                 self.path,
             )
         return kept

@@ -51,10 +51,10 @@ class State:
     #: columns and types of the newest rows
     columns: tuple[tuple[str, str], ...] = ()
 
-    @property
-    def rows(self) -> int:
-        """Rows that are decided and in no committed file yet."""
-        return sum(part.rows for part in self.waiting) + sum(roll.rows for roll in self.rolls if not roll.hidden)
+    def unseen(self, done: int) -> int:
+        """Rows that are decided and in no committed file, when rolls up to number `done` are done."""
+        planned = [roll for roll in self.rolls if not roll.hidden and roll.number > done]
+        return sum(part.rows for part in self.waiting) + sum(roll.rows for roll in planned)
 
     def advance(
         self,
