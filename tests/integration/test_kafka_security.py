@@ -41,7 +41,10 @@ from tests.integration.test_kafka_sink import consume
 from tests.integration.test_kafka_source import committed, eventually
 from tests.servers.kafka_secured import SecuredBroker
 
-USERS = {name: f"pa55-of-{name}-{uuid.uuid4().hex[:8]}" for name in ("alice", "bob", "carol", "dave", "erin", "nobody")}
+USERS = {
+    name: f"pa55-of-{name}-{uuid.uuid4().hex[:8]}"
+    for name in ("alice", "bob", "carol", "dave", "erin", "frank", "nobody")
+}
 DOCS = Path(__file__).parents[2] / "docs" / "kafka.md"
 LOGIN = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
@@ -297,6 +300,28 @@ class TestJustTheDocumentedRights:
         assert eventually(lambda: len(consume(broker, target)) == 10)
         assert sorted(int(row["value"]) for row in consume(broker, target)) == list(range(10))
         no_password("carol", tmp_path)
+
+    def test_at_least_once_needs_only_the_topic(
+        self, broker: SecuredBroker, topic: Callable[[str], str], spark: SparkSession, tmp_path: Path
+    ) -> None:
+        target = topic("out-frank")
+        allow(broker, "frank", "WRITE", "TOPIC", target)
+        add_file(tmp_path / "in", 0, range(5))
+        rows = read_files(spark, tmp_path / "in").selectExpr("cast(id as string) value")
+        sink = KafkaSink(broker.address("SASL_SSL"), target, delivery="at-least-once", config=broker.scram("frank"))
+        writer = hf.write_stream(rows, sink, name="p_frank", checkpoint_location=str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+        assert len(consume(broker, target)) == 5
+
+
+def test_the_driver_may_not_end_or_see_a_strangers_transaction(broker: SecuredBroker) -> None:
+    config = {**broker.scram("nobody"), "bootstrap.servers": broker.address("SASL_SSL")}
+    text = "User:nobody has no right to WRITE on transactional id 'hfk1-p-s-x-0'.*--transactional-id hfk1-p-s- "
+    with TransactionClient(config) as client:
+        with pytest.raises(ConfigError, match=text):
+            client.end([TransactionRef("hfk1-p-s-x-0", 1, 0)], commit=True)
+        with pytest.raises(ConfigError, match=text):
+            client.describe(["hfk1-p-s-x-0"])
 
 
 @pytest.mark.spark
