@@ -107,28 +107,44 @@ def test_w9_a_paused_driver_that_wakes_up_writes_no_old_value_over_a_newer_one(r
 
 
 def test_w9_a_resend_is_skipped_when_the_mark_is_there_and_harmless_when_not(rig: Rig) -> None:
-    rig.create()
+    """Also for sets, maps and frozen lists: what a resend must not do is add to them."""
+    rig.create("k text PRIMARY KEY, v bigint, tags set<text>, parts map<text, bigint>, path frozen<list<bigint>>")
+    tags, parts, path = pa.list_(pa.string()), pa.map_(pa.string(), pa.int64()), pa.list_(pa.int64())
+    schema = pa.schema([("k", pa.string()), ("v", pa.int64()), ("tags", tags), ("parts", parts), ("path", path)])
+    batch = rows(("a", 1, ["x", "y"], [("p", 1)], [1, 1]), ("b", None, [], None, []), schema=schema)
+    look = "k, v, tags, parts, path, writetime(v), writetime(tags)"
     held: list[Any] = []
-    run = rig.start()
     files: dict[str, bytes] = {}
+    run = rig.start(schema)
 
     def keep(reports: list[Any]) -> None:
         for committable in (c.data for report in reports for c in report.committables):
             held.append(committable)
             files[committable["handle"]] = run.query.storage.read(committable["handle"])
 
-    run.run(0, LocalBatch([rows(("a", 1, "x"))], prepared=keep))
-    before = rig.read("k, v, note, writetime(v)")
+    run.run(0, LocalBatch([batch], prepared=keep))
+    before = rig.read(look)
     for name, content in files.items():
-        path = Path(run.query.folder, "holdfast", name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        file = Path(run.query.folder, "holdfast", name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
     deliver = _Deliver(run.sinks[0], run.info, 0)  # type: ignore[arg-type]
     assert deliver(held) == [hf.Outcome.ALREADY_COMMITTED]
     rig.execute(f"TRUNCATE {rig.keyspace}.holdfast_committer")
     assert deliver(held) == [hf.Outcome.COMMITTED]
+    assert rig.read(look) == before
+    run.run(1, LocalBatch([rows(("a", 2, ["z"], [("q", 2)], [2]), schema=schema)]))
     run.close()
-    assert rig.read("k, v, note, writetime(v)") == before
+    now = rig.read("tags, parts, path")[-1]
+    assert (set(now["tags"]), dict(now["parts"]), list(now["path"])) == ({"z"}, {"q": 2}, [2]), "replaced, not added to"
+
+
+def test_a_list_that_is_not_frozen_doubles_when_it_is_written_again(rig: Rig) -> None:
+    """The reason why the sink refuses it, so that the reason stays true."""
+    rig.create("k text PRIMARY KEY, v list<text>")
+    for _ in range(2):
+        rig.execute(f"INSERT INTO {rig.keyspace}.t (k, v) VALUES ('a', ['x']) USING TIMESTAMP 5")
+    assert rig.read("v") == [{"v": ["x", "x"]}]
 
 
 def test_write_times_grow_also_when_the_clock_is_set_back(rig: Rig) -> None:
@@ -359,6 +375,22 @@ def test_rights_that_are_missing_are_told_and_the_password_is_not(rig: Rig) -> N
     for file in query.storage.walk(""):
         assert b"secret-word" not in query.storage.read(file)
     run.close()
+
+
+def test_w6_a_server_that_hangs_holds_nothing_up_for_longer_than_the_timeout(rig: Rig) -> None:
+    rig.create()
+    run = rig.start(timeout=2)
+    run.run(0, LocalBatch([rows(("a", 1, None))]))
+    with rig.server.hung():
+        began = time.monotonic()
+        run.run(1, LocalBatch([rows(("a", 2, None))]))
+        run.run(2, LocalBatch([rows(("b", 3, None))]))
+        assert time.monotonic() - began < 30
+        assert [action.checkpoint_id for action in run.coordinator.pending] == [1, 2]
+    run.deliver()
+    assert run.coordinator.pending == []
+    run.close()
+    assert [(row["k"], row["v"]) for row in rig.read()] == [("a", 2), ("b", 3)]
 
 
 # -- manners ----------------------------------------------------------------------------------------------------------

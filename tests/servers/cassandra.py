@@ -11,6 +11,8 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +137,16 @@ class CassandraServer:
             self._process.kill()
             self._process.wait()
         self._process = None
+
+    @contextmanager
+    def hung(self) -> Iterator[None]:
+        """It is there and does not answer."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def execute(self, statement: str, values: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
         """Run one statement in a connection of its own; rows as dicts."""
