@@ -73,7 +73,7 @@ class KafkaBroker:
         """For bootstrap.servers."""
         return f"127.0.0.1:{self.port}"
 
-    def start(self, timeout: float = 60) -> None:
+    def start(self, timeout: float = 120) -> None:
         """Start it and wait until it answers; a broker that does not is an error, never a skipped test."""
         command = [*self._java("-Xmx1g"), "kafka.Kafka", str(self._properties)]
         with (self.folder / "broker.log").open("ab") as log:
@@ -85,6 +85,7 @@ class KafkaBroker:
             if self._answers():
                 return
             time.sleep(0.2)
+        self.stop(kill=True)
         raise AssertionError(f"Kafka did not start:\n{(self.folder / 'broker.log').read_text()[-3000:]}")
 
     def stop(self, *, kill: bool = False) -> None:
