@@ -101,7 +101,7 @@ def test_status_as_json(location: Path) -> None:
     assert result.exit_code == 0
     assert list(document) == [
         "healthy", "location", "pipeline", "lineage", "owner", "last_decided", "last_complete", "planned", "committed",
-        "pending", "last_checkpoint", "damaged",
+        "pending", "last_checkpoint", "stuck", "resolutions", "damaged",
     ]  # fmt: skip
     assert document["healthy"] is True
     assert document["pipeline"] == "orders"

@@ -79,7 +79,7 @@ class Repairs:
         forced = self._ordered(action) == PRODUCE_ANYWAY
         if not plan.possible and not forced:
             raise self.stop(action, error, replay, plan)
-        whole = plan.rest if forced or plan.unmatched else ()
+        whole = plan.rest if plan.unmatched else ()
         wanted = {number for _, number in plan.matches} | set(whole)
         repair = 1 + self._log.repairs(action.checkpoint_id)
         sink, at = self._sinks[action.sink], decided.timestamp
@@ -91,6 +91,7 @@ class Repairs:
         rows = sum(report.rows for report in reports)
         if forced:
             self._report(action, decided, plan, reports)
+        self._log.storage.delete(lost_name(action.checkpoint_id, action.sink))
         logger.warning(
             "checkpoint %d, sink %s: %d rows in %d subtasks were produced again in place of what the endpoint dropped",
             action.checkpoint_id,
@@ -110,7 +111,7 @@ class Repairs:
             "checkpoint_id": action.checkpoint_id,
             "sink": action.sink,
             "certain": error.certain and bool(error.lost),
-            "lost": [{"subtask": c.subtask, "rows": c.rows, "digest": c.digest} for c in lost],
+            "lost": [{"subtask": c.subtask, "rows": c.rows, "digest": c.digest, "data": c.data} for c in lost],
             "replay": [asdict(r) for r in replay],
             "problem": str(error),
             "at": int(time.time() * 1000),
@@ -139,7 +140,7 @@ class Repairs:
         return None if order is None else order["how"]
 
     def _report(self, action: Commit, decided: Decided, plan: RepairPlan, reports: Sequence[SubtaskReport]) -> None:
-        matched = {number for _, number in plan.matches}
+        matched = {number for _, number in plan.matches} | set(plan.rest if plan.possible else ())
         produced = sum(r.rows for r in reports)
         unproven = sum(r.rows for r in reports if r.subtask not in matched)
         body = {
@@ -150,7 +151,8 @@ class Repairs:
             "rows_proven_equal": produced - unproven,
             "rows_lost_recorded": sum(c.rows for c in (*plan.unmatched, *(c for c, _ in plan.matches))),
             "rows_possibly_doubled": unproven,
-            "rows_possibly_lost": sum(c.rows for c in plan.unmatched),
+            "rows_possibly_lost": 0 if plan.possible else sum(c.rows for c in plan.unmatched),
+            "carried_out": True,
             "at": int(time.time() * 1000),
         }
         write_report(self._log, body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,7 +12,8 @@ from holdfast.checkpoint import records
 from holdfast.checkpoint.delivery import totals
 from holdfast.checkpoint.history import CheckpointStats, checkpoints, engine_position, log_location
 from holdfast.checkpoint.log import CheckpointLog, slot_name
-from holdfast.checkpoint.storage import Storage, open_storage
+from holdfast.checkpoint.resolve import Finding, Standing, read_finding, report_of
+from holdfast.checkpoint.storage import open_storage
 from holdfast.core.model import CheckpointId, fold
 from holdfast.core.recovery import complete_through, owed
 from holdfast.errors import ConfigError, RecordError
@@ -69,20 +70,23 @@ class Status:
     committed: CheckpointId | None
     pending: tuple[PendingSink, ...]
     last_checkpoint: CheckpointStats | None
+    #: lost by an endpoint and not repairable: the query stops there until an operator decides
+    stuck: tuple[Finding, ...]
+    #: the reports of what operators decided, oldest checkpoint first
+    resolutions: tuple[Mapping[str, Any], ...]
     damaged: tuple[Damage, ...]
 
     @property
     def healthy(self) -> bool:
-        """Whether a query can start from here; pending checkpoints are no fault."""
+        """Whether every record can be trusted; pending checkpoints are no fault, and stuck ones are listed."""
         return not self.damaged
 
 
 def read_status(checkpoint_location: str) -> Status:
     """Read the files of a checkpoint location; ConfigError when holdfast has never used it."""
     require_used(checkpoint_location)
-    log = _Reader(open_storage(log_location(checkpoint_location)), "")
-    lineage = log.record("lineage.json", "lineage") or {}
-    owner = log.owner()
+    log = LogReader(checkpoint_location)
+    lineage, owner = log.identity(), log.owner()
     log.load()
     stats = log.guarded("history", lambda: checkpoints(checkpoint_location, last=20)) or []
     finished = [entry for entry in stats if entry.durations]
@@ -98,6 +102,8 @@ def read_status(checkpoint_location: str) -> Status:
         committed=committed,
         pending=log.pending(),
         last_checkpoint=finished[-1] if finished else None,
+        stuck=log.stuck(),
+        resolutions=log.resolutions(),
         damaged=tuple(log.damaged),
     )
 
@@ -113,12 +119,16 @@ def require_used(checkpoint_location: str) -> None:
     raise ConfigError(f"{checkpoint_location} is not a checkpoint location of holdfast: there is no log in it{hint}")
 
 
-class _Reader(CheckpointLog):
+class LogReader(CheckpointLog):
     """A log that is only read, and that collects what is damaged instead of stopping at it."""
 
-    def __init__(self, storage: Storage, pipeline: str) -> None:
-        super().__init__(storage, pipeline)
+    def __init__(self, checkpoint_location: str) -> None:
+        super().__init__(open_storage(log_location(checkpoint_location)), "")
         self.damaged: list[Damage] = []
+
+    def identity(self) -> dict[str, Any]:
+        """The pipeline's name and the lineage of this location; empty when they are damaged."""
+        return self.record("lineage.json", "lineage") or {}
 
     def guarded(self, name: str, read: Callable[[], Value]) -> Value | None:
         """What `read` returns; when the record is damaged, note it and return None."""
@@ -165,6 +175,29 @@ class _Reader(CheckpointLog):
                 oldest = min(self._decided[checkpoint_id].timestamp for checkpoint_id in waiting)
                 found.append(PendingSink(sink, len(waiting), sums["rows"], sums["bytes"], oldest))
         return tuple(found)
+
+    def stuck(self) -> tuple[Finding, ...]:
+        """What a query found lost and could not repair, and nobody has decided about since."""
+        found = []
+        for file in self.storage.names("lost"):
+            finding = self.guarded(f"lost/{file}", lambda f=file: read_finding(self.storage, f, self.facts))  # type: ignore[misc]
+            if finding is not None and finding[1] is Standing.STUCK:
+                found.append(finding[0])
+        return tuple(sorted(found, key=lambda f: (f.checkpoint_id, f.sink)))
+
+    def resolutions(self) -> tuple[Mapping[str, Any], ...]:
+        """The reports of operators' orders; one whose report is not written yet is told from the log."""
+        found: dict[tuple[int, str], Mapping[str, Any]] = {
+            (number, sink): report_of(number, sink, order)
+            for number, decided in self._decided.items()
+            for sink, order in decided.resolution.items()
+        }
+        for file in self.storage.names("reports"):
+            body = self.record(f"reports/{file}", "report")
+            if body is not None:
+                report = {key: value for key, value in body.items() if key not in ("kind", "version", "nonce")}
+                found[report["checkpoint_id"], report["sink"]] = report
+        return tuple(found[key] for key in sorted(found))
 
     def _content(self, name: str) -> bytes:
         try:

@@ -10,6 +10,7 @@ from holdfast import __version__
 from holdfast.cli.demo import demo
 from holdfast.cli.flush import flush
 from holdfast.cli.history import history
+from holdfast.cli.resolve import resolve
 from holdfast.cli.status import status
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app.command(epilog="Example: holdfast demo --seed 7 --kills 3 --rows 10000")(dem
 app.command(epilog="Example: holdfast status /data/checkpoints/totals")(status)
 app.command(epilog="Example: holdfast flush /data/checkpoints/totals")(flush)
 app.command(epilog="Example: holdfast history /data/checkpoints/totals --last 50")(history)
+app.command(epilog="Example: holdfast resolve /data/checkpoints/totals 17 --give-up")(resolve)
 
 
 def _print_version(wanted: bool) -> None:

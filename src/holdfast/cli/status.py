@@ -15,15 +15,15 @@ from holdfast.cli.output import BROKEN, OK, JsonOption, LocationArgument, age, m
 
 
 def status(location: LocationArgument, json: JsonOption = False) -> None:
-    """Show where a pipeline stands: who runs it, what is decided, what is pending, what is damaged.
+    """Show where a pipeline stands: who runs it, what is decided, what is pending, damaged or stuck.
 
     Reads files only: it works while the query runs, after it was stopped and after a crash. Exit code 1 when a record
-    is damaged.
+    is damaged, or a checkpoint is stuck: `holdfast resolve` shows the ways out.
     """
     with reporting(json=json) as out:
         found = read_status(location)
         out.result(_document(found), lambda: _text(found))
-        out.exit(OK if found.healthy else BROKEN)
+        out.exit(OK if found.healthy and not found.stuck else BROKEN)
 
 
 def _document(found: Status) -> dict[str, Any]:
@@ -51,6 +51,12 @@ def _text(found: Status) -> RenderableType:
         for p in found.pending:
             table.add_row(Text(p.sink), f"{p.checkpoints:,}", f"{p.rows:,}", size(p.bytes), f"{age(p.oldest)} ago")
         parts.append(table)
+    for f in found.stuck:
+        what = f"checkpoint {f.checkpoint_id}, sink {f.sink}: {f.rows:,} rows lost, since {age(f.since)}"
+        parts.append(Text(f"stuck: {what}; see holdfast resolve {found.location}", style="red"))
+    for r in found.resolutions:
+        what = f"checkpoint {r['checkpoint_id']}, sink {r['sink']}: {r['how']} by {r['by']}, {moment(r['at'])}"
+        parts.append(Text(f"resolved: {what}", style="yellow"))
     parts += [Text(f"damaged: {damage.problem}", style="red") for damage in found.damaged]
     return Group(*parts)
 
