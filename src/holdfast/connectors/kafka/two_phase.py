@@ -80,7 +80,7 @@ class TwoPhase(TwoPhaseCommitSink):
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
     ) -> Outcome | None:
         """End every transaction; what is not open any more is settled by its mark."""
-        refs = [_ref(c) for c in committables]
+        refs = [ref_of(c) for c in committables]
         codes = self._client.end(refs, commit=True)
         for _ in range(50):
             again = [i for i, code in enumerate(codes) if code == _CONCURRENT]
@@ -106,7 +106,7 @@ class TwoPhase(TwoPhaseCommitSink):
             raise ConfigError(f"sink {self.name!r}: no permission for its transactional ids: grant WRITE and DESCRIBE")
         unsettled = [c for c, code in zip(committables, codes, strict=True) if code in _SETTLE]
         found = marks.read(self._target.settings, [c["mark"] for c in unsettled]) if unsettled else {}
-        lost = [c for c in unsettled if not _committed(checkpoint_id, c, found[c["mark"]])]
+        lost = [c for c in unsettled if not committed_by_mark(checkpoint_id, c, found[c["mark"]])]
         if lost:
             raise self._lost(checkpoint_id, lost, len(committables))
         if any(code in _RETRY for code in codes):
@@ -140,7 +140,7 @@ class TwoPhase(TwoPhaseCommitSink):
         self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
     ) -> None:
         """Abort this sink's open transactions of this and older generations that no record names."""
-        kept = [Committable(self.name, 0, _ref(c)) for committables in decided.values() for c in committables]
+        kept = [Committable(self.name, 0, ref_of(c)) for committables in decided.values() for c in committables]
         undecided = [
             ref
             for ref, name in self._open()
@@ -169,11 +169,14 @@ class TwoPhase(TwoPhaseCommitSink):
         return self._driver
 
 
-def _ref(committable: Mapping[str, Any]) -> TransactionRef:
+def ref_of(committable: Mapping[str, Any]) -> TransactionRef:
+    """The transaction a committable names."""
     return TransactionRef(committable["transactional_id"], committable["producer_id"], committable["epoch"])
 
 
-def _committed(checkpoint_id: CheckpointId, committable: Mapping[str, Any], found: Sequence[marks.Mark]) -> bool:
+def committed_by_mark(
+    checkpoint_id: CheckpointId, committable: Mapping[str, Any], found: Sequence[marks.Mark]
+) -> bool:
     """Whether the mark is that of this very transaction, or of a later checkpoint's."""
     return any(
         mark.offset > checkpoint_id + 1 or (mark.offset == checkpoint_id + 1 and mark.note == committable["nonce"])
@@ -187,16 +190,16 @@ class _Transaction:
     def __init__(self, target: Target, task: Task) -> None:
         self._target, self._task = target, task
         self._id = str(ids.make(task))
-        self._producer = target.producer(self._id)
+        self._producer = target.producer(self._id, identified=True)
         try:
             self._producer.initialise()
-            self._ref = TransactionRef(self._id, *self._producer.identity())
             self._producer.begin()
         except BaseException:
             # Nobody else would: the task has no transaction to abort yet, and its worker process lives on.
             self._producer.drop()
             raise
         self.writer = RowWriter(target, self._producer)
+        self._ref: TransactionRef
         self._prepared = False
 
     def prepare(self) -> dict[str, Any] | None:
@@ -206,6 +209,7 @@ class _Transaction:
         self._producer.mark(topic, mark, task.checkpoint_id + 1, nonce)
         self._producer.mark(topic, ids.ledger_group(task.pipeline, task.sink), task.checkpoint_id + 1, task.lineage)
         self._producer.flush()
+        self._ref = TransactionRef(self._id, *self._producer.identity())
         self._producer.drop()
         self._prepared = True
         return {
@@ -217,6 +221,7 @@ class _Transaction:
             "nonce": nonce,
             "subtask": task.subtask,
             "rows": self.writer.rows,
+            "servers": self._target.servers,
             "at": int(time.time() * 1000),
         }
 
