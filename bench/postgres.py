@@ -8,6 +8,7 @@ large `batchsize`. The ways run in turns, each into an empty table; the first ba
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -72,9 +73,13 @@ def turn(make: Callable[[], DataStreamWriter], count: int, skip: int) -> list[fl
 
 def measure(
     spark: SparkSession, server: PostgresServer, folder: Path, options: argparse.Namespace
-) -> dict[str, list[float]]:
-    """Rows per second of every counted batch, the ways in turns; the first turn of each only warms up."""
+) -> tuple[dict[str, list[float]], dict[str, list[tuple[float, float]]]]:
+    """Rows per second of every counted batch, the ways in turns, and CPU seconds per million rows of every turn.
+
+    The first turn of each way only warms up.
+    """
     samples: dict[str, list[float]] = {JDBC: [], LEDGER: [], TWO_PHASE: []}
+    cpu: dict[str, list[tuple[float, float]]] = {way: [] for way in samples}
     for number in range(options.rounds + 1):
         for way in samples:
             execute(server.dsn(), "DROP TABLE IF EXISTS target")
@@ -88,18 +93,40 @@ def measure(
                     return jdbc(frame, server, options.batchsize, location)
                 return through_holdfast(frame, server, way, location)
 
+            before = cpu_seconds(server)
             found = turn(make, options.count, options.skip)
-            check(server, options)
+            spent = [after - start for start, after in zip(before, cpu_seconds(server), strict=True)]
+            millions = check(server, options) / 1e6
             if number:
                 samples[way] += [options.rows / (ms / 1000) for ms in found]
+                cpu[way].append((spent[0] / millions, spent[1] / millions))
             print(f"turn {number}, {way}: {', '.join(f'{ms:.0f}' for ms in found)} ms", flush=True)
-    return samples
+    return samples, cpu
 
 
-def check(server: PostgresServer, options: argparse.Namespace) -> None:
+def cpu_seconds(server: PostgresServer) -> tuple[float, float]:
+    """CPU time so far: of Spark and its Python workers, and of the server. It hardly depends on who else is busy."""
+    found: dict[int, tuple[int, float]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        # Its own, and that of its children that have ended.
+        found[int(stat.parent.name)] = (int(fields[1]), sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"))
+
+    def tree(root: int, without: int = 0) -> float:
+        children = [pid for pid, (parent, _) in found.items() if parent == root and pid != without]
+        return found[root][1] + sum(tree(child) for child in children)
+
+    return tree(os.getpid(), server.pid), tree(server.pid)
+
+
+def check(server: PostgresServer, options: argparse.Namespace) -> int:
     """A way that loses rows is fast."""
     ((rows, different),) = execute(server.dsn(), "SELECT count(*), count(DISTINCT id) FROM target")
     assert rows == different >= (options.count + options.skip) * options.rows, (rows, different)
+    return int(rows)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -116,18 +143,19 @@ def main(arguments: list[str] | None = None) -> int:
     server.start()
     try:
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
-            samples = measure(spark, server, Path(folder), options)
+            samples, cpu = measure(spark, server, Path(folder), options)
     finally:
         server.close()
         spark.stop()
-    report = Report("postgres", ("rows per second, median", "rows/s", "of JDBC"))
+    report = Report("postgres", ("median", "rows/s", "of JDBC", "CPU s per million rows: Spark", "server"))
     base = statistics.median(samples[JDBC])
     for way, found in samples.items():
         speed = statistics.median(found)
-        report.rows.append((way, f"{speed:,.0f}", f"{speed / base:.2f}"))
+        seconds = [f"{statistics.median(turn[i] for turn in cpu[way]):.1f}" for i in (0, 1)]
+        report.rows.append((way, f"{speed:,.0f}", f"{speed / base:.2f}", *seconds))
         if way in BARS:
             report.bars.append(Bar(f"{way} against JDBC", speed / base, BARS[way], "times", floor=True))
-    report.details = {"rows": options.rows, "batchsize": options.batchsize, "samples": samples}
+    report.details = {"rows": options.rows, "batchsize": options.batchsize, "samples": samples, "cpu": cpu}
     return report.finish()
 
 

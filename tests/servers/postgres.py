@@ -56,6 +56,12 @@ class PostgresServer:
         command += ["-A", "scram-sha-256", "-E", "UTF8", "--locale=C"]
         self._run([*command, "--no-sync"])
 
+    @property
+    def pid(self) -> int:
+        """Of the process that is the parent of all others of the server."""
+        assert self._process is not None, "it is not running"
+        return self._process.pid
+
     def dsn(self, database: str = "postgres") -> str:
         """A URL with the password in it."""
         password = PASSWORD.replace("/", "%2F").replace(" ", "%20")
