@@ -8,6 +8,7 @@ import pytest
 
 from tests import class_archive
 from tests.servers.cassandra import CassandraServer
+from tests.servers.kafka import KafkaBroker
 
 class_archive.use()
 
@@ -30,3 +31,12 @@ def cassandra(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CassandraSer
     server.start()
     yield server
     server.stop(kill=True)
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A real broker."""
+    broker = KafkaBroker(Path(tmp_path_factory.mktemp("kafka")))
+    broker.start()
+    yield broker
+    broker.stop()

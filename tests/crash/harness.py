@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,19 @@ WORDS = ("oak", "elm", "ash", "fir")
 class Work:
     """One test's folder: input, checkpoint, endpoints, and the processes that ran there."""
 
+    #: how many checkpoints the input makes
+    checkpoints = FILES
+
     def __init__(self, folder: Path, sink: str) -> None:
         self.folder, self.sink = folder, sink
         self.runs = 0
-        (folder / "in").mkdir(parents=True)
-        (folder / "once").mkdir()
-        for number in range(FILES):
+        (folder / "once").mkdir(parents=True)
+        self.make_input()
+
+    def make_input(self) -> None:
+        """The rows, one file a checkpoint."""
+        (self.folder / "in").mkdir()
+        for number in range(self.checkpoints):
             self.add_input(number)
 
     def add_input(self, number: int) -> None:
@@ -57,7 +65,7 @@ class Work:
         with (self.folder / f"run-{self.runs}.log").open("wb") as log:
             return subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True)
 
-    def run(self, fault: str = "", *, timeout: float = 120, **spec: Any) -> int:
+    def run(self, fault: str = "", *, timeout: float = 240, **spec: Any) -> int:
         """Run a driver to its end, whichever it is; nothing of it stays alive. Returns its exit code."""
         process = self.start(fault, **spec)
         try:
@@ -69,6 +77,10 @@ class Work:
         """A run that must succeed."""
         code = self.run(fault, **spec)
         assert code == 0, f"exit code {code}\n{self.log()}"
+
+    def fired(self) -> set[str]:
+        """The fault points that the last run came to."""
+        return {path.name for path in (self.folder / "once").iterdir()}
 
     def log(self, run: int | None = None) -> str:
         """The tail of a run's output."""
@@ -104,15 +116,23 @@ class Work:
         """Every row once, nothing pending, nothing left behind."""
         for report in self.audits():
             assert report.ok, f"{report}\n{self.log()}"
+        self.assert_log_clean()
+
+    def assert_log_clean(self) -> None:
+        """Each checkpoint decided once and committed; no log file that nobody needs."""
         left = sorted(str(path) for path in (self.log_folder / "wal").rglob("*.arrow"))
         assert not left, f"write-ahead files nobody needs: {left}"
         temporary = [path for path in self.log_folder.rglob(".tmp-*") if path.stat().st_mtime > time.time() - 1]
         assert not temporary, temporary
-        records = [json.loads(path.read_text())["record"] for path in self.decisions()]
-        decided = [record["checkpoint_id"] for record in records if record["kind"] == "decision"]
-        assert sorted(decided) == list(range(FILES)), f"each checkpoint is decided once, not {decided}"
+        decided = [record["checkpoint_id"] for record in self.records("decision")]
+        assert sorted(decided) == list(range(self.checkpoints)), f"each checkpoint is decided once, not {decided}"
         committed = {int(p.name.split(".")[0]) for p in (self.log_folder / "commits").iterdir()}
-        assert committed == set(range(FILES)), committed
+        assert committed == set(range(self.checkpoints)), committed
+
+    def records(self, kind: str) -> list[dict[str, Any]]:
+        """The records of one kind, in the order of their slots."""
+        found = [json.loads(path.read_text())["record"] for path in self.decisions()]
+        return [record for record in found if record["kind"] == kind]
 
     @property
     def log_folder(self) -> Path:
@@ -151,7 +171,7 @@ def _alive(group: int) -> bool:
     return False
 
 
-def wait_until_stopped(process: subprocess.Popen[bytes], timeout: float = 90) -> None:
+def wait_until_stopped(process: subprocess.Popen[bytes], timeout: float = 180) -> None:
     """Wait until the driver has paused itself (state T)."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
@@ -161,6 +181,27 @@ def wait_until_stopped(process: subprocess.Popen[bytes], timeout: float = 90) ->
         assert state != "Z" and process.poll() is None, "the driver ended before it came to the point"
         time.sleep(0.1)
     raise AssertionError("the driver never came to the point where it should pause")
+
+
+def stopped_children(process: subprocess.Popen[bytes]) -> list[int]:
+    """Workers of this driver that have paused themselves; Spark puts them in a process group of their own."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if state == "T" and int(session) == process.pid and int(path.parent.name) != process.pid:
+            found.append(int(path.parent.name))
+    return found
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout: float = 180) -> None:
+    """Until the condition holds; a deadline, never a guess."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout:.0f} s in vain: {what}"
+        time.sleep(0.1)
 
 
 def _source() -> str:

@@ -54,11 +54,18 @@ def main() -> None:
     spec = json.loads(sys.argv[1])
     work = spec["work"]
     conf = {**FAST, "spark.master": spec.get("master", "local[2]")}
-    spark = hf.session("crash", conf={**conf, **spec.get("conf", {})})
+    kafka = spec["sink"].startswith("kafka")
+    spark = hf.session("crash", kafka=kafka, conf={**conf, **spec.get("conf", {})})
     spark.sparkContext.setLogLevel("ERROR")
-    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(f"{work}/in")
-    sinks = make_sinks(spec["sink"], work)
     mode = "append"
+    if kafka:
+        from tests.crash import kafka_job
+
+        frame, sinks = kafka_job.read(spark, spec), kafka_job.sinks(spec)
+    else:
+        source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(f"{work}/in")
+        sinks = make_sinks(spec["sink"], work)
+        frame = source.repartition(spec.get("partitions", 2))
     if spec["sink"] == "stateful":
         from pyspark.sql import functions as f
 
@@ -68,8 +75,6 @@ def main() -> None:
         frame = counts.select(f.col("window.start").cast("string").alias("start"), "word", "n", "total")
         upsert = {"mode": "upsert", "key": ["start", "word"]} if mode != "append" else {}
         sinks = [hf.SqliteSink(f"{work}/out.db", "orders", **upsert)]
-    else:
-        frame = source.repartition(spec.get("partitions", 2))
     writer = hf.write_stream(
         frame,
         sinks,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,15 +11,6 @@ from pyspark.sql import SparkSession
 from tests.servers.kafka import KafkaBroker
 from tests.servers.postgres import PostgresServer
 from tests.spark_conf import FAST
-
-
-@pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    """A real broker."""
-    broker = KafkaBroker(Path(tmp_path_factory.mktemp("kafka")))
-    broker.start()
-    yield broker
-    broker.stop()
 
 
 @pytest.fixture

@@ -1,0 +1,253 @@
+"""A work folder whose source and sinks are Kafka topics, watched all the time by a consumer in another process."""
+
+from __future__ import annotations
+
+import bisect
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from holdfast.connectors.kafka.transactions import TransactionClient, TransactionRef
+from holdfast.core.naming import escape
+from holdfast.testing.audit import AuditReport, audit
+from tests.crash.harness import ROOT, Work, wait_for
+from tests.servers.kafka import KafkaBroker
+
+#: Rows of each partition of the source: 20,000, and a quarter of each makes a checkpoint.
+SOURCE = (8000, 6000, 6000)
+CHECKPOINTS = 4
+OUT_PARTITIONS = 3
+#: The modes a kind of work writes in, one topic each.
+MODES = {
+    "kafka": ("two-phase",),
+    "kafka-write-ahead": ("write-ahead",),
+    "kafka-both": ("two-phase", "write-ahead"),
+}
+
+
+def row_id(partition: int, offset: int) -> int:
+    """The id of a row tells where in the source it is."""
+    return partition * 100_000 + offset
+
+
+class KafkaWork(Work):
+    """One test's pipeline from Kafka to Kafka."""
+
+    checkpoints = CHECKPOINTS
+
+    def __init__(self, folder: Path, sink: str, broker: KafkaBroker) -> None:
+        self.broker = broker
+        self.name = f"crash-{uuid.uuid4().hex[:8]}"
+        self.group = f"{self.name}-group"
+        self.out = {mode: f"{self.name}-{mode}" for mode in MODES[sink]}
+        super().__init__(folder, sink)
+        self.seen = folder / "seen"
+        self._watcher = self._watch()
+
+    def make_input(self) -> None:
+        """A source topic for all tests of a broker, which they only read; the topics to write to."""
+        admin = AdminClient(self._settings)
+        self.source = f"source-{self.broker.port}"
+        topics = [NewTopic(topic, OUT_PARTITIONS, 1) for topic in self.out.values()]
+        known = self.source in admin.list_topics(timeout=30).topics
+        if not known:
+            topics.append(NewTopic(self.source, len(SOURCE), 1))
+        for answer in admin.create_topics(topics).values():
+            answer.result(30)
+        if not known:
+            self._fill()
+
+    def _fill(self) -> None:
+        producer = Producer({**self._settings, "enable.idempotence": True})
+        for partition, rows in enumerate(SOURCE):
+            for offset in range(rows):
+                text = str(row_id(partition, offset))
+                producer.produce(self.source, text, text, partition)
+            assert producer.flush(60) == 0
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {"bootstrap.servers": self.broker.bootstrap, "log_level": 0}
+
+    def start(self, fault: str = "", **spec: Any) -> subprocess.Popen[bytes]:
+        """See Work."""
+        given = {
+            "name": self.name,
+            "servers": self.broker.bootstrap,
+            "source": self.source,
+            "group": self.group,
+            "out": self.out,
+            "per_checkpoint": sum(SOURCE) // CHECKPOINTS,
+        }
+        return super().start(fault, **given, **spec)
+
+    # -- the concurrent consumer ------------------------------------------------------------------------------------
+
+    def _watch(self) -> subprocess.Popen[bytes]:
+        topics = dict.fromkeys(self.out.values(), OUT_PARTITIONS)
+        spec = {"servers": self.broker.bootstrap, "group": self.group, "topics": topics, "file": str(self.seen)}
+        command = [sys.executable, "-m", "tests.crash.consumer", json.dumps(spec)]
+        env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+        with (self.folder / "consumer.log").open("wb") as log:
+            watcher = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        wait_for(lambda: self.seen.exists() and "ready" in self.seen.read_text(), "the consumer is ready")
+        return watcher
+
+    def close(self) -> None:
+        """Let the consumer read to the end, and end it."""
+        watcher = self._watcher
+        if watcher.stdin is not None and not watcher.stdin.closed:
+            watcher.stdin.close()
+        try:
+            watcher.wait(90)
+        finally:
+            if watcher.poll() is None:
+                watcher.kill()
+                watcher.wait()
+
+    # -- transactions -----------------------------------------------------------------------------------------------
+
+    def open_transactions(self) -> list[str]:
+        """Ids of this pipeline that have a transaction open."""
+        with TransactionClient(self._settings) as client:
+            name = escape(self.name)
+            found = [t for prefix in ("hfk1", "hfw1") for t in client.ongoing(f"{prefix}-{name}-")]
+        return [t.ref.transactional_id for t in found]
+
+    def wait_until_swept(self) -> None:
+        """Until the broker has given up all transactions of this pipeline that are past their timeout."""
+        wait_for(lambda: not self.open_transactions(), "the broker has swept the transactions")
+
+    def last_decided(self) -> int:
+        """The newest checkpoint with a decision."""
+        return max(int(record["checkpoint_id"]) for record in self.records("decision"))
+
+    def rows_decided(self, checkpoint_id: int) -> int:
+        """The rows of a checkpoint, as decided for the two-phase sink."""
+        record = next(r for r in self.records("decision") if r["checkpoint_id"] == checkpoint_id)
+        return sum(c["rows"] for c in record["committables"] if c["sink"] == "two-phase")
+
+    def commit_one(self, checkpoint_id: int, subtask: int = 0) -> int:
+        """End one decided transaction as the driver would; its rows."""
+        record = next(r for r in self.records("decision") if r["checkpoint_id"] == checkpoint_id)
+        one = [c for c in record["committables"] if c["sink"] == "two-phase"][subtask]
+        data = one["data"]
+        ref = TransactionRef(data["transactional_id"], data["producer_id"], data["epoch"])
+        with TransactionClient(self._settings) as client:
+            assert client.end([ref], commit=True) == [0]
+        return int(one["rows"])
+
+    # -- the audit --------------------------------------------------------------------------------------------------
+
+    def sent(self) -> list[int]:
+        """See Work."""
+        return [row_id(partition, offset) for partition, rows in enumerate(SOURCE) for offset in range(rows)]
+
+    def audits(self) -> list[AuditReport]:
+        """See Work."""
+        return [audit(self.sent(), self.content(topic).values()) for topic in self.out.values()]
+
+    def content(self, topic: str) -> dict[tuple[int, int], int]:
+        """{(partition, offset): id} as a new read-committed consumer finds it."""
+        consumer = Consumer(
+            {
+                **self._settings,
+                "group.id": uuid.uuid4().hex,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+            }
+        )
+        found: dict[tuple[int, int], int] = {}
+        ended: set[int] = set()
+        deadline = time.monotonic() + 60
+        try:
+            consumer.assign([TopicPartition(topic, n, 0) for n in range(OUT_PARTITIONS)])
+            while len(ended) < OUT_PARTITIONS:
+                assert time.monotonic() < deadline, f"a consumer of {topic} is held back"
+                for message in consumer.consume(2000, 1):
+                    if message.error():
+                        ended.add(message.partition())
+                    else:
+                        found[message.partition(), message.offset()] = int(message.value())
+        finally:
+            consumer.close()
+        return found
+
+    def lag(self) -> dict[int, int]:
+        """How far the source's group is behind, by partition."""
+        admin = AdminClient(self._settings)
+        asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self.group)], request_timeout=30)
+        found = {p.partition: p.offset for p in asked[self.group].result().topic_partitions or ()}
+        return {partition: rows - max(0, found.get(partition, 0)) for partition, rows in enumerate(SOURCE)}
+
+    def assert_clean(self, *, repairs: int | None = 0) -> None:
+        """Every row once in every topic, at all times; nothing open, pending or left behind; the group at the end."""
+        self.assert_log_clean()
+        if repairs is not None:
+            assert len(self.records("repair")) == repairs, self.records("repair")
+        assert self.open_transactions() == []
+        for report in self.audits():
+            assert report.ok, f"{report}\n{self.log()}"
+        assert not any(self.lag().values()), f"the group is behind: {self.lag()}\n{self.log()}"
+        self.close()
+        assert self._watcher.returncode == 0, (self.folder / "consumer.log").read_text()
+        self._assert_what_was_seen()
+
+    def _assert_what_was_seen(self) -> None:
+        """What the consumer saw is what is there, each id once, in order; and the group never led (K4)."""
+        lines = [line.split(" ", 2) for line in self.seen.read_text().splitlines()]
+        for topic in self.out.values():
+            seen: dict[tuple[int, int], int] = {}
+            for kind, _, text in lines:
+                if kind == "row" and text.startswith(f"{topic} "):
+                    partition, offset, number = (int(part) for part in text.split(" ")[1:])
+                    assert (partition, offset) not in seen, f"{topic} {partition}/{offset} was seen twice"
+                    seen[partition, offset] = number
+            there = self.content(topic)
+            vanished = {place: number for place, number in seen.items() if there.get(place) != number}
+            assert not vanished, f"rows of {topic} that were seen and are not there: {list(vanished.items())[:5]}"
+            assert seen == there, f"{len(there) - len(seen)} rows of {topic} were never seen"
+            doubled = [number for number, count in Counter(seen.values()).items() if count > 1]
+            assert not doubled, f"ids seen twice in {topic}: {doubled[:5]}"
+            self._assert_group_never_led(lines, topic, seen)
+
+    def _assert_group_never_led(self, lines: list[list[str]], topic: str, seen: dict[tuple[int, int], int]) -> None:
+        """At each look, every row below the group's offsets could be read in this topic right after."""
+        where = {number: place for place, number in seen.items()}
+        # For each source partition and each partition of the topic: how far one must be able to read for all rows
+        # up to an offset of the source; it only grows.
+        needed: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for source, rows in enumerate(SOURCE):
+            for offset in range(rows):
+                partition, at = where[row_id(source, offset)]
+                list_ = needed.setdefault((source, partition), [])
+                if not list_ or at > list_[-1][1]:
+                    list_.append((offset, at))
+        looks = 0
+        group: dict[str, int] = {}
+        for kind, when, text in lines:
+            if kind == "group":
+                group = json.loads(text)
+            if kind != "ends":
+                continue
+            looks += 1
+            ends = json.loads(text)[topic]
+            for source, committed in group.items():
+                for partition in range(OUT_PARTITIONS):
+                    steps = needed.get((int(source), partition), [])
+                    step = bisect.bisect_left(steps, (committed, -1)) - 1
+                    assert step < 0 or steps[step][1] < ends[str(partition)], (
+                        f"at {when} the group stood at {committed} of partition {source}, but row {steps[step]} could "
+                        f"not be read in {topic}/{partition}, which ended at {ends[str(partition)]}"
+                    )
+        assert looks > 3, "the consumer hardly looked"
