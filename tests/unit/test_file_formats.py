@@ -150,6 +150,7 @@ def test_row_groups_are_large_whatever_the_batches_are(monkeypatch: pytest.Monke
     ("name", "kind"),
     [
         ("parquet", pa.null()),
+        ("parquet", pa.duration("us")),
         ("json", pa.binary()),
         ("json", pa.list_(pa.binary())),
         ("json", pa.map_(pa.int32(), pa.string())),

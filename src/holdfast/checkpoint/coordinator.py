@@ -62,6 +62,8 @@ class Coordinator:
         self._opened: list[Sink] = []
         #: state of sinks that are no longer in the pipeline: kept, it may be all that knows of their rows
         self._unclaimed: dict[str, Any] = {}
+        #: the last files are being completed: whoever waits for the end waits for them
+        self.completing = False
         #: a batch is being written: its state is in the making, so nobody else may plan
         self._writing = False
         self.run_info: Run | None = None
@@ -106,8 +108,10 @@ class Coordinator:
             return
         try:
             if self._opened and not self._writing and self.failure is None:
+                self.completing = True
                 keep_up(self._log, self._sinks, self._tasks, self._clock(), last=True)
         finally:
+            self.completing = False
             self._lock.release()
 
     def close(self, wait: float = -1) -> None:

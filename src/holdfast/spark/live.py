@@ -100,6 +100,12 @@ class Live:
         except Exception as error:  # noqa: BLE001  nothing is lost: it is in the log, and the next start does it
             logger.warning("the query at %s could not complete its last files: %s", self.location, error)
 
+    @property
+    def completing(self) -> bool:
+        """Whether the last files are being completed."""
+        coordinator = self._coordinator
+        return coordinator is not None and coordinator.completing
+
     def _ended_well(self) -> bool:
         """Whether the query ended by itself or was stopped; a JVM that is gone tells nothing."""
         try:
@@ -137,10 +143,14 @@ class HoldfastQuery(StreamingQuery):
             self._finish(self.live)
 
     def _finish(self, live: Live) -> None:
-        try:
-            live.finish(PATIENCE)
-        except TimeoutError:
-            logger.warning("the query at %s has ended, but a delivery is still under way", live.location)
+        while True:
+            try:
+                live.finish(PATIENCE)
+            except TimeoutError:
+                if live.completing:
+                    continue  # large files take their time
+                logger.warning("the query at %s has ended, but a delivery is still under way", live.location)
+            return
 
 
 _lock = threading.Lock()

@@ -99,9 +99,9 @@ def _flat(kind: pa.DataType) -> bool:
     )
 
 
-def _any_but_null(kind: pa.DataType) -> bool:
-    """Parquet holds all that Spark sends; a column of nothing but nulls has no type for a reader."""
-    return not pa.types.is_null(kind)
+def _has_parquet_type(kind: pa.DataType) -> bool:
+    """Nothing but nulls is of no type; an interval would be read back as a number by all but Arrow."""
+    return not (pa.types.is_null(kind) or pa.types.is_duration(kind))
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ FORMATS: dict[str, Format] = {
     "parquet": Format(
         ".parquet",
         {"snappy": "", "zstd": "", "gzip": "", "lz4": "", "none": ""},
-        _any_but_null,
+        _has_parquet_type,
         _write_parquet,
         typed=True,
         cannot="cast it to the type it shall have",

@@ -42,7 +42,7 @@ def read_marks(folder: Folder) -> dict[str, Mark]:
 
 def write_mark(folder: Folder, lineage: str, mark: Mark) -> None:
     """Add a mark, durably, then forget those it includes."""
-    folder.storage.create(folder.hidden(mark.file(lineage)), b"")
+    folder.storage.replace(folder.hidden(mark.file(lineage)), b"")
     for file in folder.storage.names(folder.hidden(f"ledger/{lineage}")):
         match = _MARK.fullmatch(f"ledger/{lineage}/{file}")
         if match is not None:
