@@ -57,6 +57,7 @@ def test_rule_9_a_committer_never_moves_backwards(make: Make) -> None:
     committer = make()
     committer.commit_checkpoint(0, 5)
     committer.commit_checkpoint(0, 3)
+    assert committer.progress() == {LINEAGE: 5}
     committer.commit_checkpoint(0, 5)
     assert committer.progress() == {LINEAGE: 5}
 
