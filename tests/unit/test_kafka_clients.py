@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from holdfast.connectors.kafka import marks, start, target
 from holdfast.connectors.kafka.arrow import check_schema
 from holdfast.connectors.kafka.client import admin, client_config
-from holdfast.connectors.kafka.rdkafka import TransactionalProducer
+from holdfast.connectors.kafka.rdkafka import ProduceError, TransactionalProducer
 from holdfast.connectors.kafka.two_phase import TwoPhase
 from holdfast.core.naming import Task
 from holdfast.errors import ConfigError, HoldfastError, SourceError
@@ -78,8 +79,8 @@ def test_a_task_that_cannot_begin_leaves_no_producer_in_its_worker(monkeypatch: 
     """A worker process serves many tasks: with the broker down each try would leave threads behind for ever."""
     made: list[TransactionalProducer] = []
 
-    def producer(config: dict[str, Any], *, timeout: float) -> TransactionalProducer:
-        made.append(TransactionalProducer(config, timeout=0.2))
+    def producer(config: dict[str, Any], *, timeout: float, identified: bool) -> TransactionalProducer:
+        made.append(TransactionalProducer(config, timeout=0.2, identified=identified))
         return made[-1]
 
     monkeypatch.setattr(target, "TransactionalProducer", producer)
@@ -92,11 +93,20 @@ def test_a_task_that_cannot_begin_leaves_no_producer_in_its_worker(monkeypatch: 
     assert _threads() <= before + 1
 
 
-def test_statistics_are_read_only_until_the_producers_identity_is_known() -> None:
-    producer = TransactionalProducer({"bootstrap.servers": NOWHERE, "transactional.id": "t"}, timeout=1)
+@pytest.mark.parametrize("identified", [True, False])
+def test_only_a_producer_that_must_tell_its_identity_makes_statistics(identified: bool) -> None:
+    """They would pile up in the memory of a worker while nobody polls a producer that is kept."""
+    producer = TransactionalProducer(
+        {"bootstrap.servers": NOWHERE, "transactional.id": "t"}, timeout=0.1, identified=identified
+    )
     try:
-        producer._known = True
-        assert producer._statistics(0, 0, 0, 0) == 0, "not even looked at: address 0 holds nothing"
-        assert producer._identities == []
+        end = time.monotonic() + (10 if identified else 0.2)
+        while not producer._latest and time.monotonic() < end:
+            producer.failures()
+            time.sleep(0.01)
+        assert bool(producer._latest) is identified
+        if identified:
+            with pytest.raises(ProduceError, match="did not tell the producer id in time"):
+                producer.identity()
     finally:
         producer.drop()

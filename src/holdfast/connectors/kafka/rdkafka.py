@@ -34,6 +34,8 @@ PARTITION_UA = -1
 _QUEUE_FULL = -184
 _UNKNOWN = -2
 _COPY, _PARTITION = 0x2, 0x8
+#: How often librdkafka tells its statistics, and how long to wait when its queue is full: it tells of errors only.
+_TOLD_MS, _FULL_MS = 20, 10
 _DELIVERY = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
 _STATISTICS = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p)
 
@@ -147,18 +149,21 @@ def takes(key: str) -> bool:
 class TransactionalProducer:
     """One transactional producer. Dropping it leaves an open transaction open: that is the point."""
 
-    def __init__(self, config: Mapping[str, Any], *, timeout: float) -> None:
+    def __init__(self, config: Mapping[str, Any], *, timeout: float, identified: bool = True) -> None:
+        """Only an `identified` one can tell its `identity`; the others are spared the statistics it comes from."""
         self._lib = library()
         self._config = config
         self._timeout = int(timeout * 1000)
         self._failed = 0
         self._first_failure = 0
-        self._identities: list[tuple[int, int]] = []
-        self._known = False
+        self._identified = identified
+        self._latest = b""
         self._topics: dict[str, int] = {}
+        self._seen: set[str] = set()
         # The callbacks must live as long as the producer.
         self._on_delivery, self._on_statistics = _DELIVERY(self._delivered), _STATISTICS(self._statistics)
-        self._handle: int | None = self._new({**config, **_FIXED})
+        told = _TOLD_MS if identified else 0
+        self._handle: int | None = self._new({**config, **_FIXED, "statistics.interval.ms": told})
 
     def _new(self, config: Mapping[str, Any]) -> int:
         lib, problem = self._lib, ctypes.create_string_buffer(512)
@@ -183,11 +188,8 @@ class TransactionalProducer:
         self._first_failure = self._first_failure or ctypes.cast(message, POINTER(c_int))[0]
 
     def _statistics(self, _rk: int, text: int, length: int, _opaque: int) -> int:
-        if self._known:
-            return 0  # known; with many partitions each of these texts is large, and there are a hundred a second
-        eos = json.loads(ctypes.string_at(text, length)).get("eos", {})
-        if eos.get("producer_id", -1) >= 0:
-            self._identities.append((eos["producer_id"], eos["producer_epoch"]))
+        # Kept as it is: only the last one is read, and with many partitions they are large.
+        self._latest = ctypes.string_at(text, length)
         return 0
 
     # -- transactions -----------------------------------------------------------------------------------------------
@@ -201,20 +203,25 @@ class TransactionalProducer:
         self._check(self._lib.rd_kafka_begin_transaction(self._handle), "begin")
 
     def identity(self) -> tuple[int, int]:
-        """(producer id, epoch), once they are known: after `initialise`."""
-        self._identities.clear()
+        """(producer id, epoch) after `initialise`. Asked at the end of a task, it need not wait."""
+        assert self._identified
         deadline = time.monotonic() + self._timeout / 1000
-        while not self._identities:
-            self._lib.rd_kafka_poll(self._handle, 5)
+        while True:
+            self._lib.rd_kafka_poll(self._handle, 0)
+            eos = json.loads(self._latest or b"{}").get("eos", {})
+            if eos.get("producer_id", -1) >= 0:
+                return int(eos["producer_id"]), int(eos["producer_epoch"])
             if time.monotonic() > deadline:
                 raise ProduceError("librdkafka did not tell the producer id in time")
-        self._known = True
-        return self._identities[-1]
+            self._lib.rd_kafka_poll(self._handle, _TOLD_MS)
 
     def produce(self, topic: str, messages: np.ndarray, *, partitioned: bool) -> None:
         """Queue a batch of MESSAGE; waits while the queue is full. The buffers are copied before it returns."""
         flags = _COPY | (_PARTITION if partitioned else 0)
         rkt = self._topic(topic)
+        if partitioned and topic not in self._seen:
+            # Before it has seen the topic, librdkafka puts "no partition" into the transaction, which breaks it.
+            self.partitions(topic)
         while len(messages):
             address = messages.ctypes.data
             self._lib.rd_kafka_produce_batch(rkt, PARTITION_UA, flags, address, len(messages))
@@ -224,7 +231,7 @@ class TransactionalProducer:
                 raise self._error(int(refused[0]["err"]), f"{len(refused)} rows for topic {topic!r} were refused")
             messages = np.ascontiguousarray(failed)
             messages["err"] = 0
-            self._lib.rd_kafka_poll(self._handle, 50 if len(messages) else 0)
+            self._lib.rd_kafka_poll(self._handle, _FULL_MS if len(messages) else 0)
 
     def produce_with_headers(self, topic: str, messages: np.ndarray, column: Any) -> None:
         """Queue rows one by one, each with its headers; `private` of a message is its row in the column."""
@@ -236,7 +243,7 @@ class TransactionalProducer:
             error = lib.rd_kafka_produceva(self._handle, line.ctypes.data, len(line))
             while error and lib.rd_kafka_error_code(error) == _QUEUE_FULL:
                 lib.rd_kafka_error_destroy(error)
-                lib.rd_kafka_poll(self._handle, 50)
+                lib.rd_kafka_poll(self._handle, _FULL_MS)
                 error = lib.rd_kafka_produceva(self._handle, line.ctypes.data, len(line))
             if error:  # else they belong to the library now
                 lib.rd_kafka_headers_destroy(made)
@@ -258,6 +265,7 @@ class TransactionalProducer:
                     f"topic {topic!r} cannot be written: {self._lib.rd_kafka_err2str(entry.err).decode()}. Create it, "
                     "or grant DESCRIBE and WRITE on it"
                 )
+            self._seen.add(topic)
             return int(entry.partition_cnt)
         finally:
             self._lib.rd_kafka_metadata_destroy(found)
@@ -345,7 +353,6 @@ class TransactionalProducer:
 _FIXED = {
     "enable.idempotence": True,
     "delivery.report.only.error": True,
-    "statistics.interval.ms": 10,
     "enable.sparse.connections": False,
     "log_level": 0,
 }

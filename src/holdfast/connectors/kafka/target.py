@@ -31,14 +31,14 @@ class Target:
         """Seconds to wait for the brokers in a task."""
         return 60.0
 
-    def producer(self, transactional_id: str | None = None) -> TransactionalProducer:
+    def producer(self, transactional_id: str | None = None, *, identified: bool = False) -> TransactionalProducer:
         """A producer of its own."""
         settings = self.settings
         if transactional_id is None:
             settings.pop("transaction.timeout.ms", None)
         else:
             settings["transactional.id"] = transactional_id
-        return TransactionalProducer(settings, timeout=self.timeout)
+        return TransactionalProducer(settings, timeout=self.timeout, identified=identified)
 
 
 class RowWriter:
