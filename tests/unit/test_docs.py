@@ -93,7 +93,10 @@ def test_commands_exist(page):
             assert name == faults.VARIABLE
             assert faults.parse(value)
         if words[0] == "holdfast":
-            commands[words[1]].make_context(words[1], words[2:])
+            command, rest = commands[words[1]], words[2:]
+            while hasattr(command, "commands"):
+                command, rest = command.commands[rest[0]], rest[1:]
+            command.make_context(command.name, rest)
         elif words[0] == "make":
             assert words[1] in targets
         elif words[0] == "python":
@@ -144,9 +147,17 @@ def test_every_method_of_a_sink_is_in_the_reference():
                 assert re.search(rf"`{name}\b", reference), f"{base.__name__}.{name}"
 
 
+def every_command(group, prefix=""):
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from every_command(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
+
+
 def test_every_command_and_option_is_in_the_reference():
     reference = text("reference.md")
-    for name, command in typer.main.get_command(app).commands.items():
+    for name, command in every_command(typer.main.get_command(app)):
         row = next(line for line in reference.splitlines() if line.startswith(f"| `holdfast {name}"))
         for parameter in command.params:
             for option in parameter.opts:

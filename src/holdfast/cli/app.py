@@ -12,6 +12,7 @@ from holdfast.cli.flush import flush
 from holdfast.cli.history import history
 from holdfast.cli.resolve import resolve
 from holdfast.cli.status import status
+from holdfast.cli.transactions import app as transactions
 
 app = typer.Typer(
     help="Exactly-once delivery for Spark Structured Streaming.",
@@ -25,6 +26,7 @@ app.command(epilog="Example: holdfast status /data/checkpoints/totals")(status)
 app.command(epilog="Example: holdfast flush /data/checkpoints/totals")(flush)
 app.command(epilog="Example: holdfast history /data/checkpoints/totals --last 50")(history)
 app.command(epilog="Example: holdfast resolve /data/checkpoints/totals 17 --give-up")(resolve)
+app.add_typer(transactions, name="transactions")
 
 
 def _print_version(wanted: bool) -> None:

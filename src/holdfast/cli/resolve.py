@@ -103,7 +103,7 @@ def _shown(f: Finding, location: str) -> list[RenderableType]:
         ("checkpoint", str(f.checkpoint_id)),
         ("sink", f.sink),
         ("lost" if f.certain else "may be lost", f"{f.rows:,} rows of subtasks {', '.join(map(str, f.subtasks))}"),
-        ("since", f"{moment(f.since)} ({age(f.since)})"),
+        ("since", f"{moment(f.since)} ({age(f.since)} ago)"),
         ("replay", replay),
         ("problem", f.problem),
     ):

@@ -52,7 +52,7 @@ def _text(found: Status) -> RenderableType:
             table.add_row(Text(p.sink), f"{p.checkpoints:,}", f"{p.rows:,}", size(p.bytes), f"{age(p.oldest)} ago")
         parts.append(table)
     for f in found.stuck:
-        what = f"checkpoint {f.checkpoint_id}, sink {f.sink}: {f.rows:,} rows lost, since {age(f.since)}"
+        what = f"checkpoint {f.checkpoint_id}, sink {f.sink}: {f.rows:,} rows lost, found {age(f.since)} ago"
         parts.append(Text(f"stuck: {what}; see holdfast resolve {found.location}", style="red"))
     for r in found.resolutions:
         what = f"checkpoint {r['checkpoint_id']}, sink {r['sink']}: {r['how']} by {r['by']}, {moment(r['at'])}"

@@ -12,6 +12,7 @@ GENERATIONS, ATTEMPTS = 256, 16
 #: Repairs of one checkpoint have attempts of their own: the mark of a committed sibling must not be written over.
 REPAIRS = 4
 _ID = re.compile(r"hfk1-([^-]+)-([^-]+)-([0-9a-f]{12})-(\d+)-(\d+)-(\d+)")
+_LANE = re.compile(r"hfw1-([^-]+)-([^-]+)-([0-9a-f]{12})-(\d+)")
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,36 @@ def is_own_or_older(generation: int, own: int) -> bool:
 def lane(pipeline: str, sink: str, lineage: str, subtask: int) -> str:
     """The transactional id that publishes a subtask's log file: one for each, so that it fences all others."""
     return f"hfw1-{escape(pipeline)}-{escape(sink)}-{lineage[:12]}-{subtask}"
+
+
+@dataclass(frozen=True)
+class LaneId:
+    """A transactional id of the write-ahead mode, taken apart."""
+
+    pipeline: str
+    sink: str
+    lineage: str
+    subtask: int
+
+    def __str__(self) -> str:
+        return lane(self.pipeline, self.sink, self.lineage, self.subtask)
+
+
+def parse_lane(text: str) -> LaneId | None:
+    """The inverse of `lane`; None for any other text."""
+    match = _LANE.fullmatch(text)
+    if match is None:
+        return None
+    try:
+        found = LaneId(unescape(match[1]), unescape(match[2]), match[3], int(match[4]))
+    except ValueError:
+        return None
+    return found if str(found) == text else None
+
+
+def prefixes(pipeline: str) -> tuple[str, str]:
+    """What the transactional ids of all sinks of a pipeline begin with, by mode."""
+    return f"hfk1-{escape(pipeline)}-", f"hfw1-{escape(pipeline)}-"
 
 
 def mark_group(transactional_id: str, lineage: str) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run, Tasks
-from holdfast.connectors.kafka import ids, marks
+from holdfast.connectors.kafka import ids, offsets
+from holdfast.connectors.kafka.offsets import GroupOffset
 from holdfast.connectors.kafka.target import RowWriter, Target
 from holdfast.connectors.kafka.transactions import TransactionClient, TransactionRef
 from holdfast.core.model import CheckpointId, Committable, Outcome
@@ -27,7 +28,7 @@ _SETTLE = {47, 48, 49, 90}
 _FORBIDDEN = 53
 #: Brokers forget the marks of an idle group after 7 days (offsets.retention.minutes); near that a missing mark says
 #: nothing.
-_MARKS_LAST = 6 * 24 * 3600.0
+MARKS_LAST = 6 * 24 * 3600.0
 
 
 class TwoPhase(TwoPhaseCommitSink):
@@ -105,7 +106,7 @@ class TwoPhase(TwoPhaseCommitSink):
         if any(code == _FORBIDDEN for code in codes):
             raise ConfigError(f"sink {self.name!r}: no permission for its transactional ids: grant WRITE and DESCRIBE")
         unsettled = [c for c, code in zip(committables, codes, strict=True) if code in _SETTLE]
-        found = marks.read(self._target.settings, [c["mark"] for c in unsettled]) if unsettled else {}
+        found = offsets.fetch(self._target.settings, [c["mark"] for c in unsettled]) if unsettled else {}
         lost = [c for c in unsettled if not committed_by_mark(checkpoint_id, c, found[c["mark"]])]
         if lost:
             raise self._lost(checkpoint_id, lost, len(committables))
@@ -122,7 +123,7 @@ class TwoPhase(TwoPhaseCommitSink):
             f"{len(lost)} of {total} transactions of checkpoint {checkpoint_id} ({rows} rows, subtasks "
             f"{', '.join(str(c['subtask']) for c in lost)})"
         )
-        old = time.time() - min(c["at"] for c in lost) / 1000 > _MARKS_LAST
+        old = time.time() - min(c["at"] for c in lost) / 1000 > MARKS_LAST
         if old:
             return LostError(
                 f"sink {self.name!r}: {which} were prepared more than six days ago, and brokers forget by then whether "
@@ -175,7 +176,7 @@ def ref_of(committable: Mapping[str, Any]) -> TransactionRef:
 
 
 def committed_by_mark(
-    checkpoint_id: CheckpointId, committable: Mapping[str, Any], found: Sequence[marks.Mark]
+    checkpoint_id: CheckpointId, committable: Mapping[str, Any], found: Sequence[GroupOffset]
 ) -> bool:
     """Whether the mark is that of this very transaction, or of a later checkpoint's."""
     return any(

@@ -1,0 +1,118 @@
+"""What `holdfast transactions` shows, as text and as JSON data."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.output import age, moment
+
+if TYPE_CHECKING:
+    from holdfast.connectors.kafka.inspect import Seen
+
+#: (servers, topic, partition) -> last stable offset and end, where consumers wait
+Blocked = Mapping[tuple[str, str, int], tuple[int, int]]
+_STYLES = {"decided": "green", "lost": "red", "too old to tell": "red", "foreign": "yellow"}
+
+
+def refusal(location: str, seen: Seen) -> str:
+    """Why it is not ended, and what to do instead."""
+    whole = f"{seen.transactional_id} (producer {seen.producer_id}, epoch {seen.epoch})"
+    return {
+        "undecided": f"{whole} is not decided: no checkpoint names it, and its rows are or were produced by another "
+        "transaction. Committing it would double them",
+        "publishing": f"{whole} belongs to a write-ahead sink: its rows are in the log, and the query publishes them "
+        "itself. Half of them may be in it, so only an abort is safe",
+        "foreign": f"{whole} was opened from another checkpoint location, and only the log there says whether it is "
+        "decided: use that location, or wait for its timeout",
+        "committed": f"{whole} is decided and committed: there is nothing to abort",
+        "not open": f"{whole} is not open, and no decided checkpoint names it",
+        "lost": f"{whole} is decided and lost: Kafka dropped it before its commit, and {seen.rows} rows of checkpoint "
+        f"{seen.checkpoint_id} are not in the topic. {_ways_out(location)}",
+        "too old to tell": f"{whole} is decided and not open, and so old that brokers may have forgotten whether it "
+        f"was committed: look for the rows of checkpoint {seen.checkpoint_id}. {_ways_out(location)}",
+    }[seen.verdict.value]
+
+
+def _ways_out(location: str) -> str:
+    return (
+        f"Start the query: it produces them again from the replay; if it cannot, `holdfast resolve {location}` shows "
+        "the ways out"
+    )
+
+
+def document_of(seen: Seen, blocked: Blocked) -> dict[str, Any]:
+    """One transaction as JSON data."""
+    now = time.time() * 1000
+    holds = [
+        {"topic": topic, "partition": number, "last_stable": offsets[0], "end": offsets[1]}
+        for topic, number in seen.partitions
+        if (offsets := blocked.get((seen.servers, topic, number))) is not None
+    ]
+    old = None if seen.started is None else round((now - seen.started) / 1000, 3)
+    left = seen.remaining_ms
+    times = {"age_seconds": old, "remaining_seconds": None if left is None else round(left / 1000, 3)}
+    return {**asdict(seen), **times, "holds_back": holds}
+
+
+def list_of(location: str, seen: Sequence[Seen], lost: Sequence[Seen], blocked: Blocked) -> RenderableType:
+    """The answer of `list`."""
+    parts: list[RenderableType] = [Text("no transaction is open")]
+    if seen:
+        table = Table("id", "sink", "subtask", "checkpoint", "decided", "rows", "open for", "timeout in", "holds back")
+        for s in seen:
+            table.add_row(*_cells(s, blocked))
+        parts = [table]
+    parts += [Text(refusal(location, s), style="red") for s in lost]
+    return Group(*parts)
+
+
+def _cells(s: Seen, blocked: Blocked) -> tuple[RenderableType, ...]:
+    held = [f"{h['topic']}[{h['partition']}]" for h in document_of(s, blocked)["holds_back"]]
+    return (
+        Text(s.transactional_id, overflow="fold"),
+        Text(s.sink),
+        str(s.subtask),
+        _or_dash(s.checkpoint_id),
+        Text(s.verdict.value, style=_STYLES.get(s.verdict.value, "")),
+        _or_dash(s.rows),
+        "-" if s.started is None else age(s.started),
+        _or_dash(None if s.remaining_ms is None else f"{s.remaining_ms // 1000} s"),
+        Text(", ".join(held) or "-"),
+    )
+
+
+def details(location: str, s: Seen, blocked: Blocked) -> RenderableType:
+    """The answer of `describe`."""
+    facts = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    held = [
+        f"{h['topic']}[{h['partition']}] at {h['last_stable']} of {h['end']}"
+        for h in document_of(s, blocked)["holds_back"]
+    ]
+    for name, value in (
+        ("id", s.transactional_id),
+        ("producer", f"{s.producer_id}, epoch {s.epoch}"),
+        ("state", s.state),
+        ("decided", s.verdict.value),
+        ("checkpoint", _or_dash(s.checkpoint_id)),
+        ("sink", f"{s.sink}, subtask {s.subtask}, generation {_or_dash(s.generation)}"),
+        ("rows", _or_dash(s.rows)),
+        ("opened", "-" if s.started is None else f"{moment(s.started)} ({age(s.started)} ago)"),
+        ("timeout", "-" if s.remaining_ms is None else f"in {s.remaining_ms // 1000} s, of {s.timeout_ms // 1000} s"),
+        ("partitions", ", ".join(f"{topic}[{number}]" for topic, number in s.partitions) or "-"),
+        ("holds back", ", ".join(held) or "-"),
+        ("brokers", s.servers),
+    ):
+        facts.add_row(Text(name, style="bold"), Text(value))
+    lost = s.verdict in ("lost", "too old to tell")
+    return Group(facts, *([Text(refusal(location, s), style="red")] if lost else []))
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else str(value)
