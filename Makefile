@@ -23,16 +23,16 @@ lint: setup  ## ruff, mypy and the layers of the architecture
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint  ## lint, and every test but the whole fault matrix
-	@$(RUN)/python -m tests.class_archive
-	$(RUN)/pytest --durations=15
+test: lint  ## lint, and every test but the whole fault matrix, side by side
+	@$(RUN)/python -m tests.prepare
+	$(RUN)/pytest --durations=15 -n auto --maxprocesses 4 --dist loadgroup
 
 matrix: setup  ## the whole fault matrix, and its table
-	@$(RUN)/python -m tests.class_archive
+	@$(RUN)/python -m tests.prepare
 	@$(RUN)/python -m tests.crash.matrix
 
 mutants: setup  ## break the protocol on purpose; every break must be found by a test
-	@$(RUN)/python -m tests.class_archive
+	@$(RUN)/python -m tests.prepare
 	@$(RUN)/python scripts/mutants.py
 
 bench: bench-overhead bench-history bench-memory  ## all three benchmarks

@@ -1,4 +1,4 @@
-"""`python -m tests.class_archive`: keep Spark's classes in Java's own format, made once for a machine.
+"""Spark's classes kept in Java's own format, made once for a machine by `python -m tests.prepare`.
 
 The tests start Spark hundreds of times, and a third of each start is Java reading and verifying the same classes. Java
 can map them from a class data sharing archive instead. Java itself checks that an archive fits its class path, and goes
@@ -95,8 +95,3 @@ def _run_spark(work: Path, java_options: str) -> int:
     # Java ends when its standard input does, and writes the archive then.
     java.stdin.close()
     return int(java.wait(120))
-
-
-if __name__ == "__main__":
-    made = make()
-    print(f"Spark's classes are in {made}" if made else "this Java keeps no classes: every Spark starts a little later")
