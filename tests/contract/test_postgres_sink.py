@@ -6,6 +6,7 @@ import pytest
 import holdfast as hf
 from holdfast.testing import exercise_sink
 from holdfast.testing.checks import CHECKS
+from tests.contract.test_shipped_sinks import AppendOnce, read_json
 from tests.servers.postgres import execute
 
 
@@ -39,3 +40,11 @@ def test_each_mode_keeps_the_contract(dsn, options):
     )
     assert set(report.skipped) == {"mark_is_lost"}
     assert set(report.passed) | set(report.skipped) == set(CHECKS)
+
+
+def test_write_ahead_with_marks_in_postgresql(dsn, tmp_path):
+    def make():
+        return AppendOnce(tmp_path, hf.SqlCheckpointCommitter(dsn))
+
+    report = exercise_sink(make, lambda: read_json(tmp_path))
+    assert set(report.passed) == set(CHECKS)

@@ -1,0 +1,90 @@
+"""SqlCheckpointCommitter in PostgreSQL: the tests of the other committers, and what only a server can show (C1-C5)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.committers.base import CheckpointCommitter
+from holdfast.committers.sql import SqlCheckpointCommitter
+from holdfast.core.naming import job_id, operator_id
+from holdfast.errors import ConfigError, HoldfastError
+from tests.servers.postgres import PostgresServer, execute
+from tests.unit.test_committers import (  # noqa: F401  run again here, with the `make` below
+    LINEAGE,
+    test_a_closed_committer_can_be_pickled_to_an_executor,
+    test_a_take_over_forgets_the_other_lineages_of_this_sink_and_nothing_else,
+    test_c2_committed_means_up_to_the_stored_checkpoint,
+    test_c4_close_deletes_nothing_and_an_existing_resource_is_reused,
+    test_c5_ids_are_stable_over_restarts_and_tell_pipelines_sinks_and_lineages_apart,
+    test_progress_names_every_lineage_of_the_same_name_and_sink,
+    test_rule_9_a_committer_never_moves_backwards,
+)
+
+Make = Callable[..., CheckpointCommitter]
+
+
+@pytest.fixture
+def dsn(postgres: PostgresServer) -> str:
+    return postgres.new_database()
+
+
+@pytest.fixture
+def make(dsn: str, request: pytest.FixtureRequest) -> Make:
+    def ready(pipeline: str = "orders", lineage: str = LINEAGE, sink: str = "target") -> CheckpointCommitter:
+        made = SqlCheckpointCommitter(dsn)
+        made.set_job_id(job_id(pipeline, lineage))
+        made.set_operator_id(operator_id(sink))
+        made.create_resource()
+        made.open()
+        request.addfinalizer(made.close)
+        return made
+
+    return ready
+
+
+def test_c4_one_row_for_each_subtask_and_ids_as_large_as_they_get(make: Make, dsn: str) -> None:
+    committer = make()
+    for checkpoint_id in (*range(20), 2**60):
+        committer.commit_checkpoint(0, checkpoint_id)
+    assert execute(dsn, "SELECT subtask, checkpoint_id FROM holdfast_committer") == [(0, 2**60)]
+
+
+def test_committers_that_start_at_once_both_find_the_table(make: Make) -> None:
+    failures: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            make()
+        except Exception as error:  # noqa: BLE001  shown below
+            failures.append(error)
+
+    threads = [threading.Thread(target=start) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_a_mark_is_durable_even_where_the_database_prefers_speed(make: Make, dsn: str) -> None:
+    execute(dsn, f"ALTER DATABASE {dsn.rpartition('/')[2]} SET synchronous_commit = off")
+    committer: Any = make()
+    assert committer._connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
+
+
+def test_misuse_is_an_error_and_the_password_is_not_shown(dsn: str) -> None:
+    committer = SqlCheckpointCommitter(dsn)
+    with pytest.raises(ConfigError, match="set_job_id was not called"):
+        committer.create_resource()
+    with pytest.raises(HoldfastError, match="is not open"):
+        committer.commit_checkpoint(0, 0)
+    assert "s3cret" not in repr(committer)
+    wrong = SqlCheckpointCommitter(dsn.replace("s3cret", "oth3r"))
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed") as caught:
+        wrong.open()
+    assert "oth3r" not in str(caught.value)

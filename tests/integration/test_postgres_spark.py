@@ -1,0 +1,67 @@
+"""PostgresSink under a real Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from tests.integration.helpers import add_file, read_files
+from tests.servers.postgres import PostgresServer, execute
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize("mode", ["ledger", "two-phase", "upsert"])
+def test_two_checkpoints_of_three_partitions_arrive_once(
+    spark: SparkSession, postgres: PostgresServer, tmp_path: Path, mode: str
+) -> None:
+    dsn = postgres.new_database()
+    add_file(tmp_path / "in", 0, range(50))
+    add_file(tmp_path / "in", 1, range(50, 100))
+    frame = read_files(spark, tmp_path / "in").repartition(3)
+    for _ in range(2):  # the second start has nothing to do
+        sink = hf.PostgresSink(dsn, "orders", mode=mode, key=["id"] if mode == "upsert" else (), create=True)
+        writer = hf.write_stream(frame, sink, name="orders", checkpoint_location=str(tmp_path / "checkpoint"))
+        assert writer.trigger(availableNow=True).start().awaitTermination(120)
+    assert [row[0] for row in execute(dsn, "SELECT id FROM orders ORDER BY id")] == list(range(100))
+    types = execute(dsn, "SELECT pg_typeof(id)::text, pg_typeof(word)::text, pg_typeof(at)::text FROM orders LIMIT 1")
+    assert types == [("bigint", "text", "timestamp with time zone")]
+    statistics = hf.checkpoints(str(tmp_path / "checkpoint"))
+    assert [(c.status, c.rows, c.subtasks) for c in statistics] == [("complete", 50, 3), ("complete", 50, 3)]
+    left = execute(
+        dsn, "SELECT relname::text FROM pg_class WHERE relname LIKE 'stage%' UNION SELECT gid FROM pg_prepared_xacts"
+    )
+    assert left == []
+
+
+def test_columns_of_every_kind_come_from_spark(spark: SparkSession, postgres: PostgresServer, tmp_path: Path) -> None:
+    dsn = postgres.new_database()
+    execute(
+        dsn,
+        "CREATE TABLE t (id int, amount numeric(12,2), doc jsonb, u uuid, day date, at timestamptz, local timestamp, "
+        "tags text[], raw bytea, ok boolean, f real, nothing text, took interval)",
+    )
+    add_file(tmp_path / "in", 0, range(3))
+    frame = read_files(spark, tmp_path / "in").selectExpr(
+        "cast(id as int) id", "cast(id * 1.5 as decimal(12,2)) amount", "to_json(struct(id, word)) doc",
+        "'12345678-9abc-def0-1234-56789abcdef0' u", "cast(at as date) day", "at", "cast(at as timestamp_ntz) local",
+        "array(word, null) tags", "cast(word as binary) raw", "id > 0 ok", "cast(id as float) f", "null nothing",
+        "interval '1' day took",
+    )  # fmt: skip
+    for number, mode in enumerate(["ledger", "two-phase"]):
+        writer = hf.write_stream(
+            frame,
+            hf.PostgresSink(dsn, "t", mode=mode, name=f"sink-{number}"),
+            name=f"types-{number}",
+            checkpoint_location=str(tmp_path / f"checkpoint-{number}"),
+        )
+        assert writer.trigger(availableNow=True).start().awaitTermination(120)
+    found = execute(
+        dsn,
+        "SELECT count(*), sum(amount)::text, min(doc ->> 'word'), count(DISTINCT u), min(tags[1]), bool_or(ok), "
+        "max(took)::text FROM t",
+    )
+    assert found == [(6, "9.00", "w0", 1, "w0", True, "1 day")]
