@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 import holdfast as hf
 from holdfast import errors
 from holdfast.connectors.kafka import ids, marks
+from holdfast.connectors.kafka.offsets import GroupOffset
 from holdfast.connectors.kafka.rdkafka import MESSAGE, TransactionalProducer
 from holdfast.connectors.kafka.sink import KafkaSink
 from holdfast.connectors.kafka.transactions import TransactionClient, TransactionRef
@@ -117,14 +118,14 @@ class TestEndTxn:
             code = client.end([ref], commit=commit)[0]
         return code
 
-    def marked(self, one: OneTransaction) -> list[marks.Mark]:
+    def marked(self, one: OneTransaction) -> list[GroupOffset]:
         return marks.read(one.config, [one.group])[one.group]
 
     def test_open_then_repeated(self, kafka, topic, client) -> None:
         one = OneTransaction(kafka, topic())
         assert self.end(client, one.ref) == 0
         assert self.end(client, one.ref) == 0
-        assert self.marked(one) == [marks.Mark(one.topic, 1, "a note")]
+        assert self.marked(one) == [GroupOffset(one.topic, 0, 1, "a note")]
         assert len(consume(kafka, one.topic)) == 1
 
     def test_aborted_before(self, kafka, topic, client) -> None:

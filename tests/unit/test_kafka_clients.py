@@ -10,13 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.connectors.kafka import marks, start, target
+from holdfast.connectors.kafka import offsets, target
 from holdfast.connectors.kafka.arrow import check_schema
 from holdfast.connectors.kafka.client import admin, client_config
 from holdfast.connectors.kafka.rdkafka import ProduceError, TransactionalProducer
 from holdfast.connectors.kafka.two_phase import TwoPhase
+from holdfast.connectors.kafka.wire import Connection, NotYetError
 from holdfast.core.naming import Task
-from holdfast.errors import ConfigError, HoldfastError, SourceError
+from holdfast.errors import ConfigError, HoldfastError
 
 NOWHERE = "127.0.0.1:1"
 
@@ -25,22 +26,23 @@ def _threads() -> int:
     return sum(1 for _ in Path("/proc/self/task").iterdir())
 
 
-class _Failure:
-    def code(self) -> int:
-        return 88
-
-    def str(self) -> str:
-        return "unstable offset commit"
-
-
-def _answering(*partitions: Any) -> Any:
-    """An admin client whose groups hold just these partitions."""
-    answer = SimpleNamespace(result=lambda: SimpleNamespace(topic_partitions=list(partitions)))
-    return SimpleNamespace(list_consumer_group_offsets=lambda asked, **_: {asked[0].group_id: answer})
+def _answer(*partitions: tuple[str, int, int], code: int = 0) -> Any:
+    """A group's part of an answer to OffsetFetch: (topic, offset, error code)."""
+    topics = [
+        SimpleNamespace(
+            name=topic,
+            partitions=[SimpleNamespace(partition_index=0, committed_offset=offset, metadata="n\0", error_code=error)],
+        )
+        for topic, offset, error in partitions
+    ]
+    return SimpleNamespace(group_id="g", error_code=code, topics=topics)
 
 
-def _partition(topic: str, offset: int, error: Any = None) -> Any:
-    return SimpleNamespace(topic=topic, partition=0, offset=offset, metadata=None, error=error)
+def _connection() -> Connection:
+    """One that talks to nobody."""
+    connection = object.__new__(Connection)
+    connection._config = {"bootstrap.servers": NOWHERE}
+    return connection
 
 
 def test_options_only_javas_client_knows_do_not_reach_librdkafka() -> None:
@@ -51,22 +53,37 @@ def test_options_only_javas_client_knows_do_not_reach_librdkafka() -> None:
     admin(config)
 
 
-def test_k7_a_group_offset_that_cannot_be_read_is_no_missing_one() -> None:
+def test_k7_an_offset_that_cannot_be_read_is_no_missing_one_nor_a_lost_transaction() -> None:
     """With fallback='latest' every row since the group's offset would be skipped in silence."""
-    broken = _partition("orders", -1001, _Failure())
-    with pytest.raises(SourceError, match=r"group 'g' for orders\[0\] cannot be read: unstable offset commit"):
-        start._group_offsets(_answering(broken), {}, "g", {"orders": [0]})
-    strange = _partition("elsewhere", -1001, _Failure())
-    found = start._group_offsets(_answering(strange, _partition("orders", 7)), {}, "g", {"orders": [0]})
-    assert found == {"orders": {0: 7}}
+    there = _answer(("orders", 7, 0), ("never", -1, 0))
+    assert offsets._offsets(_connection(), there) == [offsets.GroupOffset("orders", 0, 7, "n")]
+    with pytest.raises(NotYetError, match="offsets of group 'g' yet"):
+        offsets._offsets(_connection(), _answer(("orders", 7, 88)))
+    with pytest.raises(NotYetError):
+        offsets._offsets(_connection(), _answer(code=16))
+    with pytest.raises(ConfigError, match=r"no right to READ on group 'g'.*kafka-acls.sh"):
+        offsets._offsets(_connection(), _answer(code=30))
+    with pytest.raises(HoldfastError, match="cannot read the offsets of group 'g': error 3"):
+        offsets._offsets(_connection(), _answer(("orders", -1, 3)))
 
 
-def test_a_mark_that_cannot_be_read_is_no_lost_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marks, "admin", lambda _: _answering(_partition("orders", -1001, _Failure())))
-    with pytest.raises(HoldfastError, match="cannot read the mark of group 'm': unstable offset commit"):
-        marks.read({}, ["m"])
-    monkeypatch.setattr(marks, "admin", lambda _: _answering(_partition("orders", 5)))
-    assert marks.read({}, ["m"]) == {"m": [marks.Mark("orders", 5, "")]}
+def test_a_coordinator_that_moves_is_waited_for_but_not_for_ever() -> None:
+    """After a broker's start groups load for a while; that is neither a missing right nor a missing offset (K7)."""
+    connection, left = _connection(), [1, 2]
+    connection._manager = SimpleNamespace(run=lambda function: function())
+
+    def conversation() -> str:
+        if left:
+            left.pop()
+            raise NotYetError("loading")
+        return "here"
+
+    assert connection.run(conversation) == "here"  # type: ignore[arg-type]
+    left.append(1)
+    with pytest.raises(NotYetError):
+        connection.run(conversation, timeout=-1)  # type: ignore[arg-type]
+    connection._net = SimpleNamespace(close=lambda: None)
+    connection._manager.close = lambda: None
 
 
 def test_headers_of_another_type_are_refused_and_not_dropped_in_silence() -> None:

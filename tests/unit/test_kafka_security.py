@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 import ssl
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 
-from holdfast.connectors.kafka.client import admin, client_config, login_error, offsets_of_group
+from holdfast.connectors.kafka.client import admin, client_config, login_error
 from holdfast.connectors.kafka.denied import denied
 from holdfast.connectors.kafka.java import parse_jaas
 from holdfast.connectors.kafka.login import hide_wire_dumps
@@ -219,31 +217,6 @@ class TestFromJava:
             parse_jaas(text)
         text = 'x.PlainLoginModule required\n username=alice\n password="a\\"b;=c\\\\" other = "";'
         assert parse_jaas(text) == ("PlainLoginModule", {"username": "alice", "password": 'a"b;=c\\', "other": ""})
-
-
-class TestMovingCoordinator:
-    """After a broker's start groups load for a while; that is neither a missing right nor a missing offset (K7)."""
-
-    class Broker:
-        def __init__(self, *codes: int) -> None:
-            self.codes = list(codes)
-
-        def list_consumer_group_offsets(self, asked: list[Any], **_: Any) -> dict[str, Any]:
-            return {asked[0].group_id: self}
-
-        def result(self) -> Any:
-            if self.codes:
-                raise KafkaException(KafkaError(self.codes.pop(0)))
-            return SimpleNamespace(topic_partitions=["here"])
-
-    def test_is_waited_for(self) -> None:
-        assert offsets_of_group(self.Broker(14, 16), "g", timeout=5) == ["here"]  # type: ignore[arg-type]
-
-    @pytest.mark.parametrize(("codes", "timeout"), [([30, 14], 5), ([15, 14], 0)])
-    def test_but_not_for_ever_nor_for_a_right(self, codes: list[int], timeout: float) -> None:
-        with pytest.raises(KafkaException) as caught:
-            offsets_of_group(self.Broker(*codes), "g", timeout=timeout)  # type: ignore[arg-type]
-        assert caught.value.args[0].code() == codes[0]
 
 
 class TestSecrets:

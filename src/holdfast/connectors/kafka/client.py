@@ -10,11 +10,8 @@ from holdfast.connectors.kafka import java, security
 from holdfast.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
-    from confluent_kafka import TopicPartition
     from confluent_kafka.admin import AdminClient
 
-#: Kafka's error codes while a group's coordinator is loading or moving, as after a broker's start.
-_MOVING = (14, 15, 16)
 #: How long a secured client may take to log in before the caller's own request takes over.
 LOGIN_TIMEOUT = 10.0
 
@@ -86,19 +83,3 @@ def login_error(text: str, config: Mapping[str, Any]) -> ConfigError:
         f"Kafka at {config['bootstrap.servers']} does not let this client in{user}: "
         f"{security.without_secrets(text, config)}. Check security.protocol, sasl.* and ssl.*"
     )
-
-
-def offsets_of_group(client: AdminClient, group: str, *, timeout: float, stable: bool = True) -> list[TopicPartition]:
-    """What a group has committed; waits while its coordinator moves, which librdkafka does not."""
-    from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
-
-    deadline = time.monotonic() + timeout
-    while True:
-        request = [ConsumerGroupTopicPartitions(group)]
-        answer = client.list_consumer_group_offsets(request, require_stable=stable, request_timeout=timeout)[group]
-        try:
-            return list(answer.result().topic_partitions or ())
-        except KafkaException as error:
-            if error.args[0].code() not in _MOVING or time.monotonic() > deadline:
-                raise
-        time.sleep(0.1)

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from holdfast.connectors.kafka.client import admin, offsets_of_group
-from holdfast.connectors.kafka.denied import check_readable, denied
-from holdfast.errors import ConfigError, SourceError
+from holdfast.connectors.kafka import offsets
+from holdfast.connectors.kafka.client import admin
+from holdfast.connectors.kafka.denied import check_readable
+from holdfast.errors import ConfigError, HoldfastError, SourceError
 
 if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
@@ -104,7 +105,7 @@ def resolve(config: Mapping[str, Any], topics: list[str], pattern: str | None, g
         return _everywhere(partitions, EARLIEST if start.kind == "earliest" else LATEST)
     if start.kind == "timestamp":
         return _at_timestamp(client, partitions, start.timestamp_ms or 0)
-    given = _group_offsets(client, config, group, partitions) if start.kind == "group_offsets" else start.offsets
+    given = _group_offsets(config, group) if start.kind == "group_offsets" else start.offsets
     what = f"group {group!r}" if start.kind == "group_offsets" else "specific_offsets"
     strangers = [t for t in given if t not in partitions] if start.kind == "specific_offsets" else []
     if strangers:
@@ -136,29 +137,17 @@ def _with_fallback(
     return chosen
 
 
-def _group_offsets(
-    client: AdminClient, config: Mapping[str, Any], group: str, partitions: Mapping[str, list[int]]
-) -> Offsets:
-    from confluent_kafka import KafkaException
-
+def _group_offsets(config: Mapping[str, Any], group: str) -> Offsets:
     try:
-        answer = offsets_of_group(client, group, timeout=TIMEOUT)
-    except KafkaException as error:
-        problem = error.args[0]
-        refused = denied(problem.code(), "read offsets", config, rights="Describe", group=group)
-        raise SourceError(
-            str(refused or f"the offsets of group {group!r} cannot be read: {problem.str()}; try again")
-        ) from error
+        answer = offsets.fetch(config, [group], timeout=TIMEOUT)[group]
+    except ConfigError as error:
+        raise SourceError(str(error)) from error
+    except HoldfastError as error:
+        # Not "no offset": the fallback would skip or repeat rows in silence.
+        raise SourceError(f"the offsets of group {group!r} cannot be read: {error}") from error
     found: Offsets = {}
-    for partition in answer:
-        if partition.error is not None and partition.topic in partitions:
-            # Not "no offset": the fallback would skip or repeat rows in silence.
-            raise SourceError(
-                f"the offset of group {group!r} for {partition.topic}[{partition.partition}] cannot be read: "
-                f"{partition.error.str()}; try again, or grant DESCRIBE on the topic"
-            )
-        if partition.offset >= 0:
-            found.setdefault(partition.topic, {})[partition.partition] = partition.offset
+    for known in answer:
+        found.setdefault(known.topic, {})[known.partition] = known.offset
     return found
 
 
