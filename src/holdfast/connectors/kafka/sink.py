@@ -12,6 +12,7 @@ from holdfast.connectors.kafka import ids, marks
 from holdfast.connectors.kafka.arrow import check_schema
 from holdfast.connectors.kafka.client import check_servers
 from holdfast.connectors.kafka.plain import Plain
+from holdfast.connectors.kafka.security import python_settings
 from holdfast.connectors.kafka.target import Target
 from holdfast.connectors.kafka.two_phase import TwoPhase
 from holdfast.connectors.kafka.write_ahead import WriteAhead
@@ -63,6 +64,8 @@ class KafkaSink(TwoPhaseCommitSink):
             if key in _RESERVED:
                 raise ConfigError(f"config: {key} is set by the sink")
         settings = {"transaction.timeout.ms": 900_000, "partitioner": "murmur2_random", **(config or {})}
+        # What one of the two clients cannot have is refused here and not in a task.
+        python_settings({**settings, "bootstrap.servers": servers})
         self.delivery, self.mode = delivery, mode
         self.may_lag = mode == "write-ahead" and delivery in (None, "exactly-once")
         self.repairable = mode == "two-phase" and delivery in (None, "exactly-once")

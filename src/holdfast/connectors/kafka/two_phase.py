@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run, Tasks
-from holdfast.connectors.kafka import ids, offsets
+from holdfast.connectors.kafka import ids, marks
+from holdfast.connectors.kafka.denied import denied
 from holdfast.connectors.kafka.offsets import GroupOffset
 from holdfast.connectors.kafka.target import RowWriter, Target
 from holdfast.connectors.kafka.transactions import TransactionClient, TransactionRef
@@ -25,7 +26,6 @@ _RETRY = {7: "request timed out", 14: "loading", 15: "no coordinator", 16: "not 
 _CONCURRENT = 51
 #: ... and those the mark has to settle: the transaction is not open any more, committed or not.
 _SETTLE = {47, 48, 49, 90}
-_FORBIDDEN = 53
 #: Brokers forget the marks of an idle group after 7 days (offsets.retention.minutes); near that a missing mark says
 #: nothing.
 MARKS_LAST = 6 * 24 * 3600.0
@@ -103,10 +103,13 @@ class TwoPhase(TwoPhaseCommitSink):
     def _judge(
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], codes: Sequence[int]
     ) -> Outcome:
-        if any(code == _FORBIDDEN for code in codes):
-            raise ConfigError(f"sink {self.name!r}: no permission for its transactional ids: grant WRITE and DESCRIBE")
+        for committable, code in zip(committables, codes, strict=True):
+            name = committable["transactional_id"]
+            refused = denied(code, "end a transaction", self._target.settings, transactional_id=name)
+            if refused is not None:
+                raise refused
         unsettled = [c for c, code in zip(committables, codes, strict=True) if code in _SETTLE]
-        found = offsets.fetch(self._target.settings, [c["mark"] for c in unsettled]) if unsettled else {}
+        found = marks.read(self._target.settings, [c["mark"] for c in unsettled]) if unsettled else {}
         lost = [c for c in unsettled if not committed_by_mark(checkpoint_id, c, found[c["mark"]])]
         if lost:
             raise self._lost(checkpoint_id, lost, len(committables))
