@@ -262,3 +262,25 @@ def test_a_replayed_batch_writes_nothing_and_is_drained(location: str, endpoint:
     replay = engine.run(0, [1, 2, 3])
     assert (replay.writes, replay.drained) == (0, 1)
     assert endpoint.rows == [1]
+
+
+def test_trace_8_a_late_task_is_swept_although_no_batch_comes(location: str, endpoint: Endpoint) -> None:
+    """A quiet source: what a dead driver's task prepares late would hold an endpoint's readers back for ever."""
+    now = [1_700_000_000.0]
+    engine = Engine(location, PreparingSink(endpoint), clock=lambda: now[0])
+    engine.run(0, [1])
+    endpoint.prepared["late"] = [2]
+    engine.coordinator.tick()
+    assert "late" in endpoint.prepared, "not at every tick"
+    now[0] += 11
+    engine.coordinator.tick()
+    assert not endpoint.prepared
+    seen: list[bool] = []
+
+    def while_tasks_run(_: int) -> None:
+        now[0] += 11
+        engine.coordinator.tick()
+        seen.append(True)
+
+    engine.run(1, [3], [4], on_task=while_tasks_run)
+    assert len(seen) == 2 and sorted(endpoint.rows) == [1, 3, 4], "what this driver's tasks prepare is left alone"

@@ -24,6 +24,8 @@ from holdfast.errors import PERMANENT, FencedError, LineageError
 from holdfast.testing import faults
 
 logger = logging.getLogger("holdfast")
+#: seconds between two sweeps while no batch comes
+SWEEP_EVERY = 10.0
 
 
 class Coordinator:
@@ -66,6 +68,7 @@ class Coordinator:
         self.completing = False
         #: a batch is being written: its state is in the making, so nobody else may plan
         self._writing = False
+        self._swept = 0.0
         self.run_info: Run | None = None
 
     # -- the life of a run ------------------------------------------------------------------------------------------
@@ -130,15 +133,16 @@ class Coordinator:
             raise self.failure
         self._log.ensure_not_fenced()
         self._repairs.check(checkpoint_id - 1)
-        if checkpoint_id in self._log.facts.decided:
-            self._replay(checkpoint_id, batch)
-        else:
-            refusals.check_not_stale(self._log, checkpoint_id)
-            self._writing = True
-            try:
+        # Set before the sweep of the batch's start, which waits for the timer's: so none begins while tasks prepare.
+        self._writing = True
+        try:
+            if checkpoint_id in self._log.facts.decided:
+                self._replay(checkpoint_id, batch)
+            else:
+                refusals.check_not_stale(self._log, checkpoint_id)
                 self._write(checkpoint_id, batch)
-            finally:
-                self._writing = False
+        finally:
+            self._writing = False
         with self._lock:
             self._log.prune()
         # Spark would stop a fenced driver too, when it writes its own commit, but its error names no way out.
@@ -147,7 +151,7 @@ class Coordinator:
             return
 
     def tick(self) -> None:
-        """The timer: deliver what lags, and let sinks do what is due, although no batch comes (rule 7).
+        """The timer: deliver what lags, sweep, and let sinks do what is due, although no batch comes (rules 7, 8).
 
         An error that trying again cannot mend is kept in `failure`: the next batch raises it, and whoever runs the
         timer stops the query. Any other is tried again at the next tick.
@@ -157,9 +161,10 @@ class Coordinator:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            if self._lagging:
+            quiet = self._opened and not self._writing and self._clock() >= self._swept + SWEEP_EVERY
+            if self._lagging or quiet:
                 self._log.ensure_not_fenced()
-                self._perform(Moment.TIMER)
+                self._perform(Moment.QUIET if quiet else Moment.TIMER)
                 self._repairs.check(None)
             if self._opened and not self._writing:
                 keep_up(self._log, self._sinks, self._tasks, self._clock())
@@ -307,6 +312,7 @@ class Coordinator:
         return done
 
     def _sweep(self) -> None:
+        self._swept = self._clock()
         for sink in self._sinks:
             decided = {k: [c.data for c in v] for k, v in owed(self._log.facts, sink.name).items()}
             sink.recover(self._log.pipeline, self._log.generation, decided)

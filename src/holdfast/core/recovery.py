@@ -17,6 +17,8 @@ class Moment(StrEnum):
     FAILED = "after a failed batch"
     DECIDED = "after a decision"
     TIMER = "timer"
+    #: a late task of a dead driver can hold an endpoint's readers back for as long as no batch comes
+    QUIET = "timer, while no batch is under way"
 
 
 class Step(StrEnum):
@@ -28,7 +30,8 @@ class Step(StrEnum):
 
 
 #: Rule 1: fence before reading or touching anything. Rule 7: a quiet source must not hold rows back, so delivery also
-#: happens at the start and on a timer. Rule 8: tasks of a dead driver can prepare late, so every batch sweeps.
+#: happens at the start and on a timer. Rule 8: tasks of a dead driver can prepare late, so every batch sweeps, and so
+#: does the timer now and then; but never while tasks of this driver prepare what is not decided yet.
 
 STEPS: Mapping[Moment, tuple[Step, ...]] = {
     Moment.START: (Step.FENCE, Step.SWEEP, Step.DELIVER),
@@ -36,6 +39,7 @@ STEPS: Mapping[Moment, tuple[Step, ...]] = {
     Moment.FAILED: (Step.SWEEP,),
     Moment.DECIDED: (Step.DELIVER,),
     Moment.TIMER: (Step.DELIVER,),
+    Moment.QUIET: (Step.SWEEP, Step.DELIVER),
 }
 
 
