@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from holdfast.checkpoint.ports import Tasks
 from holdfast.connectors.kafka.rdkafka import TransactionalProducer
 from holdfast.connectors.kafka.target import RowWriter, Target
-from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task
-from holdfast.sinks.two_phase import TwoPhaseCommitSink
+from holdfast.sinks.idempotent import IdempotentSink
 
 logger = logging.getLogger("holdfast")
 #: Producers of this worker process. One that nobody waits for must outlive its task, else its rows go with it.
 _PRODUCERS: dict[tuple[Any, ...], TransactionalProducer] = {}
 
 
-class Plain(TwoPhaseCommitSink):
+class Plain(IdempotentSink):
     """Rows are visible as soon as the brokers have them."""
 
     name = "kafka-plain"
@@ -29,43 +26,29 @@ class Plain(TwoPhaseCommitSink):
         self.name = target.sink
         self._target, self._wait = target, wait
 
-    def begin(self, task: Task) -> RowWriter:
-        """See TwoPhaseCommitSink."""
+    def connect(self, task: Task) -> RowWriter:
+        """See IdempotentSink."""
         return RowWriter(self._target, self._producer())
 
-    def write(self, txn: RowWriter, batch: pa.RecordBatch) -> None:
-        """See TwoPhaseCommitSink."""
-        txn.write(batch)
+    def upsert(self, connection: RowWriter, batch: pa.RecordBatch) -> None:
+        """See IdempotentSink; here a row that is written again is there twice."""
+        connection.write(batch)
 
-    def pre_commit(self, txn: RowWriter) -> Mapping[str, Any] | None:
+    def disconnect(self, connection: RowWriter) -> None:
         """Every row is on the brokers, or the task fails; without waiting, failures are only told."""
         producer = self._producer()
         if self._wait:
             producer.flush()
-        else:
-            failed = producer.failures()
-            if failed:
-                logger.warning(
-                    "sink %s: %d rows did not reach the brokers (delivery='none')", self._target.sink, failed
-                )
-        return None
+            return
+        failed = producer.failures()
+        if failed:
+            logger.warning("sink %s (delivery='none'): %d rows did not reach the brokers", self.name, failed)
 
-    def abort(self, txn: RowWriter) -> None:
+    def abort(self, txn: list[Any]) -> None:
         """The rows cannot be taken back; a producer that failed is not used again."""
         producer = _PRODUCERS.pop(self._key(), None)
         if producer is not None:
             producer.drop()
-
-    def commit(
-        self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
-    ) -> Outcome | None:
-        """Nothing is left to do."""
-        return Outcome.COMMITTED
-
-    def recover(
-        self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
-    ) -> None:
-        """Nothing can be undone."""
 
     def _producer(self) -> TransactionalProducer:
         key = self._key()
