@@ -183,6 +183,14 @@ def wait_until_stopped(process: subprocess.Popen[bytes], timeout: float = 180) -
     raise AssertionError("the driver never came to the point where it should pause")
 
 
+def state_of(process_id: int) -> str | None:
+    """The kernel's letter for the state of a process, None when there is none."""
+    try:
+        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 def stopped_children(process: subprocess.Popen[bytes]) -> list[int]:
     """Workers of this driver that have paused themselves; Spark puts them in a process group of their own."""
     found = []

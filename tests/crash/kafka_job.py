@@ -39,12 +39,13 @@ class Troubled(KafkaSink):
 
 
 def _sleep_once() -> None:
-    # What the kernel sends to a stopped process when its parents end.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    """Pause one task of all until somebody continues it, out of reach of whoever ends its executor."""
     try:
-        Path(os.environ[faults.ONCE], "begin").touch(exist_ok=False)
+        with Path(os.environ[faults.ONCE], "begin").open("x") as file:
+            file.write(str(os.getpid()))
     except FileExistsError:
         return
+    os.setsid()
     os.kill(os.getpid(), signal.SIGSTOP)
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from holdfast.connectors.kafka.transactions import TransactionClient, TransactionRef
@@ -94,12 +94,23 @@ class KafkaWork(Work):
 
     def _watch(self) -> subprocess.Popen[bytes]:
         topics = dict.fromkeys(self.out.values(), OUT_PARTITIONS)
-        spec = {"servers": self.broker.bootstrap, "group": self.group, "topics": topics, "file": str(self.seen)}
+        spec = {
+            "servers": self.broker.bootstrap,
+            "group": self.group,
+            "source": self.source,
+            "source_partitions": len(SOURCE),
+            "topics": topics,
+            "file": str(self.seen),
+        }
         command = [sys.executable, "-m", "tests.crash.consumer", json.dumps(spec)]
         env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
         with (self.folder / "consumer.log").open("wb") as log:
             watcher = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=log, stderr=log)
-        wait_for(lambda: self.seen.exists() and "ready" in self.seen.read_text(), "the consumer is ready")
+        wait_for(
+            lambda: watcher.poll() is not None or (self.seen.exists() and "ready" in self.seen.read_text()),
+            "the consumer is ready",
+        )
+        assert watcher.poll() is None, (self.folder / "consumer.log").read_text()
         return watcher
 
     def close(self) -> None:
@@ -185,9 +196,12 @@ class KafkaWork(Work):
 
     def lag(self) -> dict[int, int]:
         """How far the source's group is behind, by partition."""
-        admin = AdminClient(self._settings)
-        asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self.group)], request_timeout=30)
-        found = {p.partition: p.offset for p in asked[self.group].result().topic_partitions or ()}
+        consumer = Consumer({**self._settings, "group.id": self.group, "enable.auto.commit": False})
+        try:
+            asked = consumer.committed([TopicPartition(self.source, n) for n in range(len(SOURCE))], 60)
+        finally:
+            consumer.close()
+        found = {p.partition: p.offset for p in asked}
         return {partition: rows - max(0, found.get(partition, 0)) for partition, rows in enumerate(SOURCE)}
 
     def assert_clean(self, *, repairs: int | None = 0) -> None:
