@@ -161,6 +161,22 @@ def test_the_timer_plans_nothing_while_a_batch_is_being_written(
     assert ids(out) == [1, 2]
 
 
+def test_the_timer_completes_nothing_of_a_checkpoint_whose_decision_failed(
+    start: Callable[..., Engine], out: Path, clock: Clock
+) -> None:
+    """Its rows will come again: a plan made of them would show them twice (T2)."""
+    engine = start()
+    engine.run(0, [1])
+    with armed("decision=error"), pytest.raises(InjectedFault):
+        engine.run(1, [2])
+    clock.now += 3600
+    engine.coordinator.tick()
+    assert ids(out) == [1]
+    engine.restart(FileSink(str(out), rolling=EACH))
+    engine.run(1, [2])
+    assert ids(out) == [1, 2]
+
+
 def test_files_of_every_checkpoint_are_there_when_its_batch_returns(start: Callable[..., Engine], out: Path) -> None:
     engine = start(EACH)
     for number in range(3):
