@@ -59,7 +59,9 @@ def test_a_record_of_another_kind_is_damage(location: str) -> None:
     started(location)
     storage = LocalStorage(location)
     storage.create("decisions/0.0.json", storage.read("lineage.json"))
-    with pytest.raises(RecordError, match=r"decisions/0.0.json is damaged: it is not a decision or repair or state or abort"):
+    with pytest.raises(
+        RecordError, match=r"decisions/0.0.json is damaged: it is not a decision or repair or state or abort"
+    ):
         started(location)
 
 
