@@ -22,6 +22,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 #: seconds between two looks at the group
 LOOK = 0.2
+#: what a broker that comes back answers for a while: no leader, no coordinator, another leader epoch
+_MOVING = (3, 5, 6, 9, 14, 15, 16, 74, 75)
 #: longer than a broker needs to come back
 PATIENCE = 60.0
 
@@ -124,7 +126,7 @@ class Watcher:
 def _may_pass(error: Any) -> bool:
     """The broker is away or its coordinators are moving: it comes back."""
     lost = (KafkaError._AUTO_OFFSET_RESET, KafkaError._FATAL)
-    return error.code() not in lost and (error.retriable() or error.code() < 0 or error.code() in (14, 15, 16))
+    return error.code() not in lost and (error.retriable() or error.code() < 0 or error.code() in _MOVING)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import json
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 from functools import cache
 from typing import Any
@@ -36,6 +37,10 @@ _UNKNOWN = -2
 _COPY, _PARTITION = 0x2, 0x8
 #: How often librdkafka tells its statistics, and how long to wait when its queue is full: it tells of errors only.
 _TOLD_MS, _FULL_MS = 20, 10
+#: Seconds more than its timeout that a call gets before it is given up.
+_GRACE = 2.0
+#: Producers that were given up, and what their last call still uses.
+_GIVEN_UP: list[tuple[Any, ...]] = []
 _DELIVERY = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
 _STATISTICS = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p)
 
@@ -158,6 +163,8 @@ class TransactionalProducer:
         self._first_failure = 0
         self._identified = identified
         self._latest = b""
+        #: a call of the library has not come back and never may
+        self._stuck = False
         self._topics: dict[str, int] = {}
         self._seen: set[str] = set()
         # The callbacks must live as long as the producer.
@@ -276,9 +283,10 @@ class TransactionalProducer:
         failed, self._failed = self._failed, 0
         return failed
 
-    def mark(self, topic: str, group: str, offset: int, note: str) -> None:
+    def mark(self, topic: str, group: str, offset: int, note: str, *, timeout: float | None = None) -> None:
         """Put an offset of a group and a note into the transaction: visible with the rows, or not at all."""
         lib, text = self._lib, ctypes.create_string_buffer(note.encode())
+        limit = self._timeout if timeout is None else int(timeout * 1000)
         offsets = lib.rd_kafka_topic_partition_list_new(1)
         metadata = lib.rd_kafka_consumer_group_metadata_new(group.encode())
         entry = ctypes.cast(
@@ -287,13 +295,36 @@ class TransactionalProducer:
         try:
             # With its final NUL: confluent-kafka reads notes as C strings, and would read on beyond one without.
             entry.offset, entry.metadata, entry.metadata_size = offset, ctypes.addressof(text), len(text)
-            error = lib.rd_kafka_send_offsets_to_transaction(self._handle, offsets, metadata, self._timeout)
+            error = self._bounded(
+                limit, lambda: lib.rd_kafka_send_offsets_to_transaction(self._handle, offsets, metadata, limit), text
+            )
             self._check(error, "add the mark to", rights="Read", topic=topic, group=group)
         finally:
-            # The text is Python's; the library would free it with the list.
-            entry.metadata, entry.metadata_size = None, 0
-            lib.rd_kafka_consumer_group_metadata_destroy(metadata)
-            lib.rd_kafka_topic_partition_list_destroy(offsets)
+            if not self._stuck:  # else the call still uses them
+                # The text is Python's; the library would free it with the list.
+                entry.metadata, entry.metadata_size = None, 0
+                lib.rd_kafka_consumer_group_metadata_destroy(metadata)
+                lib.rd_kafka_topic_partition_list_destroy(offsets)
+
+    def _bounded(self, limit_ms: int, call: Callable[[], int | None], *alive: Any) -> int | None:
+        """The answer of a call that may never come back, whatever timeout it is given.
+
+        When a group's coordinator went away, librdkafka waits for it without end (its issues 5456 and 5511). Then this
+        producer is given up: it keeps its thread, and nothing waits for it any more.
+        """
+        answers: list[int | None] = []
+        thread = threading.Thread(target=lambda: answers.append(call()), daemon=True, name="holdfast-mark")
+        thread.start()
+        thread.join(limit_ms / 1000 + _GRACE)
+        if answers:
+            return answers[0]
+        self._stuck = True
+        _GIVEN_UP.append((self, *alive))
+        self._lib.rd_kafka_purge(self._handle, 0x1 | 0x2)
+        raise ProduceError(
+            f"Kafka's client did not add the mark to the transaction in {limit_ms / 1000:.0f} s: the coordinator of "
+            "the mark's group is away, or the client has lost sight of it"
+        )
 
     def flush(self) -> None:
         """Wait until every row is on the broker; one that is not fails the task."""
@@ -310,12 +341,14 @@ class TransactionalProducer:
 
     def abort(self) -> None:
         """Abort what is open and forget queued rows."""
+        if self._stuck:
+            return  # the driver's sweep ends it
         self._lib.rd_kafka_purge(self._handle, 0x1 | 0x2)
         self._check(self._lib.rd_kafka_abort_transaction(self._handle, self._timeout), "abort")
 
     def drop(self) -> None:
         """Free the producer; an open transaction stays open."""
-        if self._handle is None:
+        if self._handle is None or self._stuck:
             return
         for rkt in self._topics.values():
             self._lib.rd_kafka_topic_destroy(rkt)

@@ -20,6 +20,8 @@ from holdfast.testing import faults
 logger = logging.getLogger("holdfast")
 #: Producers a worker process keeps from batch to batch.
 _KEPT = 16
+#: Seconds to wait for the mark with one of those: it may have lost sight of brokers that were restarted meanwhile.
+_PATIENCE = 10.0
 
 
 class WriteAhead(StagedSink):
@@ -72,9 +74,14 @@ class _Publish:
             if lane is not None:
                 # Still ours if the transaction goes through: whoever initialises the id in between fences it.
                 try:
-                    return self._publish(key, lane, handle)
+                    return self._publish(key, lane, handle, patience=_PATIENCE)
                 except ProduceError as error:
-                    logger.info("transactional id %s was taken by another worker, taking it back: %s", lane_id, error)
+                    logger.info(
+                        "transactional id %s is initialised again, another worker has taken it or the brokers were "
+                        "away: %s",
+                        lane_id,
+                        error,
+                    )
             return self._publish(key, self._initialise(lane_id), handle)
 
     def _initialise(self, lane_id: str) -> _Lane:
@@ -89,11 +96,13 @@ class _Publish:
             raise
         return _Lane(producer, max((mark.offset for mark in found), default=0))
 
-    def _publish(self, key: tuple[str, str], lane: _Lane, handle: Mapping[str, Any]) -> Outcome:
+    def _publish(
+        self, key: tuple[str, str], lane: _Lane, handle: Mapping[str, Any], *, patience: float | None = None
+    ) -> Outcome:
         outcome = Outcome.ALREADY_COMMITTED
         try:
             if lane.published <= self.checkpoint_id:
-                self._send(key[0], lane.producer, handle)
+                self._send(key[0], lane.producer, handle, patience)
                 lane.published = self.checkpoint_id + 1
                 outcome = Outcome.COMMITTED
         except BaseException:
@@ -105,7 +114,9 @@ class _Publish:
             _LANES.popitem(last=False)[1].producer.drop()
         return outcome
 
-    def _send(self, lane_id: str, producer: TransactionalProducer, handle: Mapping[str, Any]) -> None:
+    def _send(
+        self, lane_id: str, producer: TransactionalProducer, handle: Mapping[str, Any], patience: float | None
+    ) -> None:
         run, mark = self.run, self.checkpoint_id + 1
         batches = wal.read_log(run.location, handle)
         producer.begin()
@@ -113,8 +124,8 @@ class _Publish:
         for batch in batches:
             writer.write(batch)
         assert writer.first_topic is not None
-        producer.mark(writer.first_topic, ids.mark_group(lane_id, run.lineage), mark, run.lineage)
-        producer.mark(writer.first_topic, ids.ledger_group(run.pipeline, self.target.sink), mark, run.lineage)
+        for group in (ids.mark_group(lane_id, run.lineage), ids.ledger_group(run.pipeline, self.target.sink)):
+            producer.mark(writer.first_topic, group, mark, run.lineage, timeout=patience)
         producer.flush()
         with faults.point("commit.mark"):
             producer.commit()

@@ -1,0 +1,71 @@
+"""Transactional ids over changes of scale, retries and zombies (P4): nothing open, nothing lost, nothing doubled."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from holdfast.connectors.kafka import ids
+from tests.crash.harness import end, state_of, wait_for, wait_until_stopped
+from tests.crash.kafka_work import KafkaWork
+from tests.servers.kafka import KafkaBroker
+
+
+@pytest.fixture
+def work(tmp_path: Path, kafka: KafkaBroker) -> Iterator[KafkaWork]:
+    with closing(KafkaWork(tmp_path / "work", "kafka", kafka)) as work:
+        yield work
+
+
+def test_partitions_go_from_2_to_8_to_3_with_a_crash_at_each(work: KafkaWork) -> None:
+    """What an earlier scale left open is ended by the next, and what it had decided is committed."""
+    assert work.run("decision=kill", partitions=2) != 0
+    assert len(work.open_transactions()) == 2
+    assert work.run("decision=kill-after", partitions=8) != 0
+    left = [ids.parse(name) for name in work.open_transactions()]
+    assert {(name.generation, name.subtask) for name in left if name} == {(2, n) for n in range(8)}
+    assert work.run("task.prepared=kill", partitions=3) != 0
+    work.run_clean(partitions=3)
+    work.assert_clean()
+
+
+@pytest.mark.parametrize("fault", ["task.write=kill", "task.prepared=kill"])
+def test_a_killed_task_is_retried_within_the_batch(tmp_path: Path, kafka: KafkaBroker, fault: str) -> None:
+    """The query survives; what the first attempt had open, or even prepared, is ended with the commit."""
+    with closing(KafkaWork(tmp_path / "work", "kafka-both", kafka)) as work:
+        work.run_clean(fault, master="local[2,3]")
+        assert work.fired(), "the fault never fired"
+        work.assert_clean()
+
+
+def test_a_task_of_a_dead_driver_that_prepares_late_leaves_nothing_open(work: KafkaWork) -> None:
+    """Trace 8: g1 dies; g2 recovers; g1's task prepares afterwards."""
+    first = work.start(sleepy=True)
+    paused = work.folder / "once" / "begin"
+    zombie = 0
+    try:
+        wait_for(lambda: paused.exists() and paused.read_text(), "a task pauses before it begins")
+        zombie = int(paused.read_text())
+        wait_for(lambda: state_of(zombie) == "T", "the task is paused")
+        end(first)
+        second = work.start("decision=stop")
+        try:
+            wait_until_stopped(second)
+            os.kill(zombie, signal.SIGCONT)
+            wait_for(lambda: state_of(zombie) in ("Z", None), "the zombie has ended")
+            late = [name for name in map(ids.parse, work.open_transactions()) if name and name.generation == 1]
+            assert len(late) == 1, f"{work.open_transactions()}\n{work.log(1)}"
+            second.send_signal(signal.SIGCONT)
+            assert second.wait(180) == 0, work.log()
+        finally:
+            end(second)
+        work.assert_clean()
+    finally:
+        end(first)
+        if zombie and state_of(zombie) is not None:
+            os.kill(zombie, signal.SIGKILL)
