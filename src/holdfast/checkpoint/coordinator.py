@@ -112,7 +112,9 @@ class Coordinator:
         try:
             if self._opened and not self._writing and self.failure is None:
                 self.completing = True
-                keep_up(self._log, self._sinks, self._tasks, self._clock(), last=True)
+                # A sink that has not committed a decided checkpoint has a state without its rows: nothing to plan from.
+                ready = [sink for sink in self._sinks if not owed(self._log.facts, sink.name)]
+                keep_up(self._log, ready, self._tasks, self._clock(), last=True)
         finally:
             self.completing = False
             self._lock.release()
@@ -161,7 +163,9 @@ class Coordinator:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            quiet = self._opened and not self._writing and self._clock() >= self._swept + SWEEP_EVERY
+            # What may be decided is not undone: after a record in doubt nothing is, until a new start has read the log.
+            still = self._opened and not self._writing and not self._log.in_doubt
+            quiet = still and self._clock() >= self._swept + SWEEP_EVERY
             if self._lagging or quiet:
                 self._log.ensure_not_fenced()
                 self._perform(Moment.QUIET if quiet else Moment.TIMER)

@@ -48,6 +48,8 @@ class CheckpointLog:
         self._decided: dict[CheckpointId, Decided] = {}
         self._commits: dict[CheckpointId, set[str]] = {}
         self._next = Slot(-1, 0)
+        #: the store did not say whether the last record was written: only a new start can tell what is decided
+        self.in_doubt = False
 
     # -- starting ---------------------------------------------------------------------------------------------------
 
@@ -174,8 +176,16 @@ class CheckpointLog:
         self.ensure_not_fenced()
         content = (tuple(sinks), tuple(committables), timestamp, state, resolution or {})
         record = Record(self._next, kind, checkpoint_id, *content)
-        if not self._create(slot_name(self._next), kind, records.new_nonce(), records.record_to_body(record)):
-            raise self._fenced(max(self.generations()))
+        body = records.record_to_body(record)
+        self.in_doubt = True
+        created = self._create(slot_name(self._next), kind, records.new_nonce(), body)
+        if not created:
+            newest = max(self.generations())
+            if newest == self.generation:
+                where = self._where(slot_name(self._next))
+                raise RecordError(f"{where} was written by this driver, but the store did not say so: start again")
+            raise self._fenced(newest)
+        self.in_doubt = False
         self._records[self._next] = record
         self._next = self._next.next()
         self._decided = fold([r for r in self._records.values() if r.checkpoint_id == checkpoint_id]) | {
