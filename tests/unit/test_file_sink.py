@@ -6,7 +6,7 @@ import copy
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset
 import pytest
 
+from holdfast.connectors.files import rolling
 from holdfast.connectors.files.buckets import TimeBucket
 from holdfast.connectors.files.flush import flush
 from holdfast.connectors.files.rolling import Rolling
@@ -343,6 +344,30 @@ def test_merging_that_dies_is_repeated(start: Callable[..., Engine], out: Path) 
     finished(engine)
     assert ids(out) == list(range(2 * last + 2))
     assert parts(out) == []
+
+
+class Backwards:
+    """Tasks have no order."""
+
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        return [function(item) for item in reversed(items)][::-1]
+
+
+def test_a_file_waits_for_the_part_it_is_made_of(
+    start: Callable[..., Engine], out: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A merge that is recorded and failed on the timer is done by the next batch, beside the file that needs it."""
+    monkeypatch.setattr(rolling, "FAN_IN", 2)
+    engine = start(Rolling(size=None, age="1h", inactivity=None))
+    engine.coordinator._tasks = engine.coordinator._delivery._tasks = Backwards()
+    for number in range(4):
+        engine.run(number, [number])
+    with armed("commit.subtask=error"):
+        engine.coordinator.tick()
+    clock.now += 3700
+    engine.run(4, [4])
+    finished(engine)
+    assert ids(out) == [0, 1, 2, 3, 4]
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------

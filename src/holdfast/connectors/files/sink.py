@@ -14,7 +14,7 @@ import pyarrow as pa
 from holdfast.checkpoint.ports import Run, Tasks
 from holdfast.connectors.files import formats
 from holdfast.connectors.files.buckets import Buckets, TimeBucket
-from holdfast.connectors.files.complete import Complete
+from holdfast.connectors.files.complete import Complete, Done
 from holdfast.connectors.files.marks import Mark, read_marks, remove_others, write_mark
 from holdfast.connectors.files.parts import Folder
 from holdfast.connectors.files.rolling import Part, Rolling
@@ -269,7 +269,12 @@ class FileSink(TwoPhaseCommitSink):
         complete = Complete(
             self.path, run.pipeline, self.name, run.lineage, run.generation, self.format, self.compression
         )
-        done = {d.number: d for d in tasks.map(complete, todo)} if todo else {}
+        done: dict[int, Done] = {}
+        while left := [roll for roll in todo if roll.number not in done]:
+            # A part that is still to be merged can be one of those that make a file.
+            unmade = {roll.target for roll in left if roll.hidden}
+            ready = [roll for roll in left if unmade.isdisjoint(part.file for part in roll.parts)]
+            done.update((made.number, made) for made in tasks.map(complete, ready))
         mark = self._mark.join(Mark(checkpoint_id, max(done, default=-1)))
         if mark != self._mark:
             with faults.point("commit.mark"):
