@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.connectors.stdout import StdoutSink
 from holdfast.core.naming import Task
-from holdfast.errors import ConfigError
+from holdfast.errors import CommitError, ConfigError
 from holdfast.sinks.idempotent import IdempotentSink
 from tests.unit.inprocess import Endpoint, Engine, PreparingSink
 
@@ -68,6 +68,20 @@ def test_without_methods_of_its_own_a_sink_connects_to_nothing(location: str) ->
 
     Engine(location, Plain()).run(0, [1, 2, 3])
     assert seen == [(None, 2), (None, 1)]
+
+
+def test_t2_what_another_mode_prepared_is_not_taken_for_delivered(location: str, endpoint: Endpoint) -> None:
+    class Changed(Upserting):
+        name = "prepared"
+
+    engine = Engine(location, PreparingSink(endpoint))
+    endpoint.fail("commit", *[ConnectionError("down")] * 3)
+    with pytest.raises(CommitError):
+        engine.run(0, [1, 2])
+    with pytest.raises(ConfigError, match=r"'prepared': checkpoint 0 was decided while .* another mode"):
+        engine.restart(Changed(endpoint))
+    engine.restart(PreparingSink(endpoint))
+    assert endpoint.rows == [1, 2]
 
 
 def test_standard_output_gets_one_json_object_a_row(location: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from holdfast.checkpoint.ports import Tasks
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task
+from holdfast.errors import ConfigError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 
@@ -54,7 +55,13 @@ class IdempotentSink(TwoPhaseCommitSink):
     def commit(
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
     ) -> Outcome | None:
-        """Nothing is left to do: the rows were written by the tasks."""
+        """Nothing is left to do: the rows were written by the tasks, which leave nothing to commit."""
+        if committables:
+            raise ConfigError(
+                f"sink {self.name!r}: checkpoint {checkpoint_id} was decided while this sink had another mode or "
+                "delivery, and its rows are not delivered yet. Start once more with the former one, let it catch up, "
+                "then change it"
+            )
         return Outcome.COMMITTED
 
     def recover(
