@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.checkpoint.storage import LocalStorage
 from holdfast.core.model import Outcome
-from holdfast.errors import ConfigError, FencedError, LostError
+from holdfast.errors import ConfigError, FencedError, LostError, RowError
 from tests.unit.inprocess import Endpoint, Engine, PreparingSink
 
 
@@ -74,6 +74,18 @@ def test_t2_when_nobody_knows_whether_it_is_decided_nothing_is_cleaned_up(locati
     storage.broken = False
     engine.restart()
     assert endpoint.rows == [1, 2]
+
+
+def test_t8_one_sink_that_cannot_commit_does_not_keep_the_others_from_it(
+    location: str, endpoint: Endpoint, other: Endpoint
+) -> None:
+    engine = Engine(location, PreparingSink(endpoint, "a"), PreparingSink(other, "b"))
+    endpoint.fail("commit", RowError("a row that is never taken"))
+    with pytest.raises(RowError, match="never taken"):
+        engine.run(0, [1, 2])
+    assert other.rows == [1, 2], "it is decided: what b prepared must not time out behind a"
+    engine.restart()
+    assert endpoint.rows == other.rows == [1, 2]
 
 
 def test_every_sink_is_closed_even_if_one_fails_to(location: str, endpoint: Endpoint, other: Endpoint) -> None:

@@ -167,7 +167,8 @@ class TestWaysOut:
     def test_one_sink_of_two(self, tmp_path) -> None:
         ends = {name: Endpoint() for name in ("first", "second")}
         engine = Engine(tmp_path / "holdfast", *(LossySink(end, name) for name, end in ends.items()))
-        ends["first"].fail("commit", *[RuntimeError("away")] * 3)
+        for end in ends.values():
+            end.fail("commit", *[RuntimeError("away")] * 3)
         with pytest.raises(Exception, match="did not commit"):
             engine.run(0, [1], [2])
         for end in ends.values():

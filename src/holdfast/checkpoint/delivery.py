@@ -12,7 +12,7 @@ from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import Sink, Tasks
 from holdfast.core.model import CheckpointId, Committable, Outcome
 from holdfast.core.recovery import Commit, plan_recovery
-from holdfast.errors import PERMANENT, CommitError, ConfigError, LostError
+from holdfast.errors import PERMANENT, CommitError, ConfigError, FencedError, HoldfastError, LostError
 from holdfast.testing import faults
 
 logger = logging.getLogger("holdfast")
@@ -59,16 +59,28 @@ class Delivery:
         self.lost: dict[Commit, LostError] = {}
 
     def deliver(self) -> dict[Commit, Outcome]:
-        """Commit everything owed, in order. A sink that may lag stops at its first failure; any other raises."""
+        """Commit everything owed, in order. A sink that may lag stops at its first failure; any other raises.
+
+        Only after the other sinks had their turn: the decision holds for them too, and what they prepared can time out.
+        """
         done: dict[Commit, Outcome] = {}
+        failed: dict[str, HoldfastError] = {}
         now = self._clock()
         self.blocked = {name: why for name, why in self.blocked.items() if self._not_before.get(name, 0.0) > now}
         for action in plan_recovery(self._log.facts):
-            if action.sink in self.blocked or action in self.lost:
+            if action.sink in self.blocked or action.sink in failed or action in self.lost:
                 continue
-            outcome = self._commit(action)
+            try:
+                outcome = self._commit(action)
+            except FencedError:
+                raise
+            except HoldfastError as error:  # raised below
+                failed[action.sink] = error
+                continue
             if outcome is not None:
                 done[action] = outcome
+        for first in failed.values():
+            raise first
         return done
 
     def _commit(self, action: Commit) -> Outcome | None:
