@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Spark runs on the Java that setup found, whatever PATH says.
 RUN = JAVA_HOME="$$(cat .venv/java-home)" $(BIN)
 
-.PHONY: help setup demo lint test matrix mutants bench bench-overhead bench-history bench-memory bench-kafka clean
+.PHONY: help setup demo lint test matrix mutants bench bench-overhead bench-history bench-memory bench-kafka bench-postgres clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
@@ -45,6 +45,9 @@ bench-history: setup  ## starting and one more checkpoint, after 100 and after 1
 
 bench-memory: setup  ## peak memory of the Python workers while 10 million rows go through a write-ahead sink
 	@$(RUN)/python -m bench.memory
+
+bench-postgres: setup  ## PostgresSink against Spark's own JDBC writer
+	@$(RUN)/python -m bench.postgres
 
 bench-kafka: setup  ## Kafka to Kafka against Spark's own sink, Flink's and bare librdkafka; fetches Flink (330 MB) once
 	@$(RUN)/python -m bench.kafka

