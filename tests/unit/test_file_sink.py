@@ -346,6 +346,29 @@ def test_merging_that_dies_is_repeated(start: Callable[..., Engine], out: Path) 
     assert parts(out) == []
 
 
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ({}, {"format": "json", "compression": "gzip"}),
+        ({"format": "csv"}, {"format": "csv", "compression": "gzip"}),
+        ({"format": "json", "compression": "gzip"}, {}),
+    ],
+)
+def test_a_planned_file_is_what_its_name_says_also_when_the_options_change(
+    location: str, out: Path, first: dict[str, Any], then: dict[str, Any]
+) -> None:
+    engine = Engine(location, FileSink(str(out), rolling=EACH, **first))
+    with armed("decision=lost"), pytest.raises(InjectedFault):
+        engine.run(0, [1])
+    engine.restart(FileSink(str(out), rolling=EACH, **then))
+    engine.run(0, [1])
+    engine.run(1, [2])
+    made = [path for path in out.iterdir() if path.is_file()]
+    starts = {".parquet": b"PAR1", ".csv": b'"id"', ".gz": b"\x1f\x8b"}
+    assert len(made) == 2
+    assert all(path.read_bytes().startswith(starts[path.suffix]) for path in made)
+
+
 class Backwards:
     """Tasks have no order."""
 
@@ -464,6 +487,7 @@ def test_a_sink_that_is_removed_leaves_its_rows_to_flush(
     [
         ({"path": ""}, "path"),
         ({"path": 7}, "path"),
+        ({"path": "hdfs://namenode/data"}, "path"),
         ({"format": "orc"}, "format"),
         ({"rolling": "15m"}, "rolling"),
         ({"compression": "zip"}, "compression"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.connectors.files.formats import FORMATS
+from holdfast.connectors.files.formats import of_file
 from holdfast.connectors.files.marks import Mark, read_marks
 from holdfast.connectors.files.parts import IPC, Folder, Hashing, check_part, checksum, read_part, read_schema
 from holdfast.connectors.files.rolling import Part, Roll
@@ -63,7 +63,8 @@ class Complete:
             if roll.hidden:
                 _write_ipc(out, schema, rows)
             else:
-                FORMATS[self.format].write(out, schema, rows, self.compression)
+                form, compression = of_file(roll.target, self.format, self.compression)
+                form.write(out, schema, rows, compression)
         return Done(roll.number, out.length, out.hexdigest())
 
     def _is_done(self, folder: Folder, roll: Roll) -> bool:

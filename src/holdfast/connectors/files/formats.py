@@ -158,6 +158,17 @@ def choose(name: object, compression: object) -> tuple[Format, str]:
     return chosen, str(picked)
 
 
+def of_file(file: str, name: str, compression: str) -> tuple[Format, str]:
+    """How a planned file is written: its name says it, whatever the sink's options have become since."""
+    chosen = FORMATS[name]
+    if file.endswith(chosen.suffix + chosen.compressions[compression]):
+        return chosen, compression
+    known = [
+        (form, packed, form.suffix + added) for form in FORMATS.values() for packed, added in form.compressions.items()
+    ]
+    return next((form, packed) for form, packed, suffix in known if file.endswith(suffix))
+
+
 def check_types(sink: str, name: str, schema: pa.Schema) -> None:
     """Refuse, by name, columns the format cannot hold."""
     twice = [column for column in schema.names if schema.names.count(column) > 1]

@@ -28,6 +28,8 @@ from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.testing import faults
 
 logger = logging.getLogger("holdfast")
+#: Where an object is there as a whole or not at all.
+STORES = ("file", "s3", "s3a", "s3n", "gs", "gcs", "az", "abfs", "abfss")
 #: smaller files say little about how large a file becomes
 _TELLING = 1 << 20
 
@@ -56,6 +58,12 @@ class FileSink(TwoPhaseCommitSink):
         if rolling is not None and not isinstance(rolling, Rolling):
             raise ConfigError(f"rolling must be hf.Rolling(size=..., age=..., inactivity=...), not {rolling!r}")
         text = str(path)
+        scheme, _, rest = text.partition("://")
+        if rest and scheme not in STORES:
+            raise ConfigError(
+                f"path must be local or on one of {', '.join(STORES)}, where a file appears as a whole: on {scheme!r} "
+                "a file that a killed driver left half written would be taken for a committed one"
+            )
         self.path = text.rstrip("/") if ":" in text.split("/")[0] else str(Path(text).absolute())
         self._format, self.compression = formats.choose(format, compression)
         self.format = format
