@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 import holdfast as hf
-from holdfast.connectors.postgres import ledger, server
+from holdfast.connectors.postgres import ledger, server, staging
 from holdfast.core.model import Outcome
 from holdfast.errors import (
     CommitError,
@@ -350,6 +350,30 @@ def test_the_ledger_does_not_grow(query: Query, options: dict[str, Any], monkeyp
         run.run(checkpoint, batch(rows(checkpoint)))
     run.close()
     assert query.select("SELECT checkpoint_id FROM _holdfast.ledger ORDER BY 1") == [(5,), (6,), (7,)]
+
+
+def test_a_backup_that_reads_a_staging_table_does_not_hold_the_query_up(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pg_dump has a lock on every table for as long as it runs; a later sweep drops what could not be dropped."""
+    insert = staging.insert_statement
+    with psycopg.connect(query.dsn) as backup:
+
+        def while_a_backup_starts(target: Any, columns: Any, table: str, upsert: Any) -> str:
+            backup.execute(f"LOCK TABLE {table} IN ACCESS SHARE MODE")
+            return insert(target, columns, table, upsert)
+
+        run = query.start()
+        with monkeypatch.context() as patch:
+            patch.setattr(staging, "insert_statement", while_a_backup_starts)
+            run.run(0, batch(rows(1), rows(2)))
+        run.run(1, batch(rows(3)))
+        assert query.ids() == [1, 2, 3]
+        assert len(query.leftovers) == 2
+    run.run(2, batch(rows(4)))
+    run.close()
+    assert query.ids() == [1, 2, 3, 4]
+    assert query.leftovers == []
 
 
 def test_two_pipelines_that_start_at_once_both_find_schema_and_ledger(query: Query, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -17,9 +18,12 @@ from holdfast.core.naming import Task, parse_token
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks.ledger import check_ledger
 
+logger = logging.getLogger("holdfast")
 KIND = "staged"
 #: Tables dropped in one transaction: each takes a few locks, and a server has few thousand.
 _AT_ONCE = 50
+#: How long a drop waits for its locks.
+_DROP_WAIT = "1s"
 _LIST = """
 SELECT c.relname, d.description FROM pg_class c
 JOIN pg_description d ON d.objoid = c.oid AND d.classoid = 'pg_class'::regclass AND d.objsubid = 0
@@ -182,9 +186,14 @@ def sweep(connection: Any, run: Run, sink: str, schema: str, generation: int, ke
 
 
 def _drop(connection: Any, schema: str, tables: Sequence[str]) -> None:
+    """What somebody reads, such as a backup that reads for hours, is left to a later sweep."""
+    psycopg, _, _ = drivers()
     for start in range(0, len(tables), _AT_ONCE):
         names = ", ".join(f"{quote(schema)}.{quote(table)}" for table in tables[start : start + _AT_ONCE])
-        connection.execute(f"DROP TABLE IF EXISTS {names}")
+        try:
+            connection.execute(f"SET lock_timeout = '{_DROP_WAIT}'; DROP TABLE IF EXISTS {names}")
+        except psycopg.errors.LockNotAvailable:
+            logger.info("staging tables are being read, so they are dropped later: %s", names)
 
 
 def _sql(committable: Mapping[str, Any]) -> str:
