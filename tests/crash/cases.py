@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
-from tests.crash import kafka_scenarios, scenarios
+from tests.crash import kafka_scenarios, scenarios, stores_scenarios
 from tests.crash.harness import Work
 from tests.crash.kafka_work import MODES, KafkaWork
 from tests.crash.scenarios import Case
-from tests.servers.kafka import KafkaBroker
+from tests.crash.stores_work import STORES, StoresWork
 
-SINKS = (*scenarios.SINKS, *kafka_scenarios.SINKS)
-CASES = [*scenarios.CASES, *kafka_scenarios.CASES]
-#: The point at which a broker is killed; it has one of its own.
-BROKER_KILLED = 14
+SINKS = (*scenarios.SINKS, *kafka_scenarios.SINKS, *stores_scenarios.SINKS)
+CASES = [*scenarios.CASES, *kafka_scenarios.CASES, *stores_scenarios.CASES]
+#: The point at which a server is killed; it has one of its own.
+SERVER_KILLED = 14
 
 
 @contextmanager
-def work_for(case: Case, folder: Path, broker: Callable[[bool], KafkaBroker]) -> Iterator[Work]:
-    """A folder for the case; `broker` gives one to share, or one that may be killed."""
-    if case.sink not in MODES:
+def work_for(case: Case, folder: Path, server: Callable[[str, bool], Any]) -> Iterator[Work]:
+    """A folder for the case; `server` gives the one of a name ("kafka") to share, or one that may be killed."""
+    mortal = case.point == SERVER_KILLED
+    if case.sink in MODES:
+        with closing(KafkaWork(folder, case.sink, server("kafka", mortal))) as kafka_work:
+            yield kafka_work
+    elif case.sink in STORES:
+        with closing(StoresWork(folder, case.sink, lambda name: server(name, mortal))) as stores_work:
+            yield stores_work
+    else:
         yield Work(folder, case.sink)
-        return
-    work = KafkaWork(folder, case.sink, broker(case.point == BROKER_KILLED))
-    try:
-        yield work
-    finally:
-        work.close()

@@ -1,4 +1,4 @@
-"""Brokers for the crash tests, each started when the first test asks for it."""
+"""Servers for the crash tests, each started when the first test asks for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.servers.cassandra import CassandraServer
 from tests.servers.kafka import KafkaBroker
+from tests.servers.postgres import PostgresServer
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +18,30 @@ def mortal_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBrok
     broker.start()
     yield broker
     broker.stop(kill=True)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A server with prepared transactions; each test makes a database of its own."""
+    server = PostgresServer(fsync="off")  # no test cuts the power
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def mortal_postgres() -> Iterator[PostgresServer]:
+    """One that tests kill and restart."""
+    server = PostgresServer(fsync="off")
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def mortal_cassandra(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CassandraServer]:
+    """One that tests kill and restart."""
+    server = CassandraServer(tmp_path_factory.mktemp("mortal-cassandra"))
+    server.start()
+    yield server
+    server.stop(kill=True)

@@ -64,8 +64,13 @@ def main() -> None:
         frame, sinks = kafka_job.read(spark, spec), kafka_job.sinks(spec)
     else:
         source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(f"{work}/in")
-        sinks = make_sinks(spec["sink"], work)
         frame = source.repartition(spec.get("partitions", 2))
+        if "stores" in spec:
+            from tests.crash import stores_job
+
+            frame, sinks = frame.selectExpr(*spec.get("columns", ["*"])), stores_job.sinks(spec["stores"])
+        else:
+            sinks = make_sinks(spec["sink"], work)
     if spec["sink"] == "stateful":
         from pyspark.sql import functions as f
 

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -14,34 +15,44 @@ from rich.table import Table
 from tests import class_archive
 from tests.crash.cases import CASES, SINKS, work_for
 from tests.crash.scenarios import Case
+from tests.servers.cassandra import CassandraServer
 from tests.servers.kafka import KafkaBroker
+from tests.servers.postgres import PostgresServer
 
 
-class Brokers:
-    """The Kafka brokers of one run of the matrix, each started when the first case needs it."""
+class Servers:
+    """The servers of one run of the matrix, each started when the first case needs it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._started: dict[bool, KafkaBroker] = {}
+        self._started: dict[tuple[str, bool], Any] = {}
 
-    def __call__(self, mortal: bool) -> KafkaBroker:
+    def __call__(self, name: str, mortal: bool) -> Any:
         """One to share, or one that may be killed."""
-        if mortal not in self._started:
-            broker = self._started[mortal] = KafkaBroker(self._folder / f"broker-{mortal}")
-            broker.start()
-        return self._started[mortal]
+        if (name, mortal) not in self._started:
+            server = self._started[name, mortal] = self._make(name, self._folder / f"{name}-{mortal}")
+            server.start()
+        return self._started[name, mortal]
+
+    def _make(self, name: str, folder: Path) -> Any:
+        if name == "postgres":
+            return PostgresServer(fsync="off")  # no case cuts the power
+        return {"kafka": KafkaBroker, "cassandra": CassandraServer}[name](folder)
 
     def stop(self) -> None:
         """End them."""
-        for broker in self._started.values():
-            broker.stop(kill=True)
+        for (name, _), server in self._started.items():
+            if name == "postgres":
+                server.close()
+            else:
+                server.stop(kill=True)
 
 
-def run(case: Case, brokers: Brokers) -> str | None:
+def run(case: Case, servers: Servers) -> str | None:
     """None when the case holds, else what went wrong."""
     with tempfile.TemporaryDirectory(prefix="holdfast-matrix-") as folder:
         try:
-            with work_for(case, Path(folder) / "work", brokers) as work:
+            with work_for(case, Path(folder) / "work", servers) as work:
                 case.scenario(work)
         except (AssertionError, subprocess.TimeoutExpired) as error:
             return str(error) or "assertion failed"
@@ -51,21 +62,21 @@ def run(case: Case, brokers: Brokers) -> str | None:
 def main() -> int:
     """Run all, or those whose id contains the first argument; print a table; 1 when any failed."""
     class_archive.use()
-    with tempfile.TemporaryDirectory(prefix="holdfast-matrix-brokers-") as folder:
-        brokers = Brokers(Path(folder))
+    with tempfile.TemporaryDirectory(prefix="holdfast-matrix-servers-") as folder:
+        servers = Servers(Path(folder))
         try:
-            return run_all(brokers)
+            return run_all(servers)
         finally:
-            brokers.stop()
+            servers.stop()
 
 
-def run_all(brokers: Brokers) -> int:
+def run_all(servers: Servers) -> int:
     """1 when any failed."""
     wanted = [case for case in CASES if len(sys.argv) < 2 or sys.argv[1] in case.id]
     results: dict[str, str | None] = {}
     for number, case in enumerate(wanted, 1):
         begin = time.monotonic()
-        results[case.id] = run(case, brokers)
+        results[case.id] = run(case, servers)
         verdict = "ok" if results[case.id] is None else "FAILED"
         print(f"[{number}/{len(wanted)}] {case.id}: {verdict} ({time.monotonic() - begin:.0f} s)", flush=True)
         if results[case.id]:
