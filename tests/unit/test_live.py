@@ -14,10 +14,12 @@ from holdfast.checkpoint.history import SEGMENT, History, checkpoints
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.storage import LocalStorage
 from holdfast.committers.file import FileCheckpointCommitter
+from holdfast.connectors.files.sink import FileSink
 from holdfast.core.recovery import plan_recovery
-from holdfast.errors import RecordError
+from holdfast.errors import InjectedFault, RecordError
 from holdfast.spark.kafka import KafkaProgress
 from holdfast.spark.live import HoldfastQuery, Live
+from holdfast.testing.local import armed
 from tests.unit.inprocess import Endpoint, Engine, SendingSink, complete, started
 
 
@@ -77,6 +79,22 @@ def test_the_query_tells_what_failed_between_two_batches() -> None:
     assert query.exception() is None
     query.live.failure = RecordError("file x is damaged")
     assert "RecordError: file x is damaged" in str(query.exception())
+
+
+def test_f6_last_files_that_cannot_be_completed_are_told_to_whoever_waits_for_the_end(
+    location: str, tmp_path: Path
+) -> None:
+    """A job that reads the folder next would miss rows, and believe that it has them all."""
+    engine = Engine(location, FileSink(str(tmp_path / "out")))
+    engine.run(0, [1])
+    nothing = SimpleNamespace(isDefined=lambda: False)
+    ended: Any = SimpleNamespace(exception=lambda: nothing, isActive=lambda: False, awaitTermination=lambda: None)
+    query = HoldfastQuery(ended)
+    query.live = live = Live(location, engine.sinks)
+    live._query, live._coordinator = query, engine.coordinator
+    with armed("commit.subtask=error"), pytest.raises(InjectedFault):
+        query.awaitTermination()
+    assert "InjectedFault" in str(query.exception())
 
 
 def test_history_of_two_threads_loses_no_line_at_the_end_of_a_segment(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ class Live:
         self._coordinator: Coordinator | None = None
         self._advance: Callable[[], None] = lambda: None
         self._ending = threading.Lock()
-        #: why the timer stopped the query
+        #: why the timer stopped the query, or why its last files are not complete
         self.failure: Exception | None = None
 
     @property
@@ -97,8 +97,11 @@ class Live:
         try:
             if self._ended_well():
                 coordinator.finish(wait)
-        except Exception as error:  # noqa: BLE001  nothing is lost: it is in the log, and the next start does it
-            logger.warning("the query at %s could not complete its last files: %s", self.location, error)
+        except Exception as error:  # noqa: BLE001  nothing is lost, but awaitTermination() tells that rows are not seen
+            self.failure = error
+            logger.warning(
+                "the query at %s could not complete its last files; `holdfast flush` does: %s", self.location, error
+            )
 
     @property
     def completing(self) -> bool:
