@@ -34,7 +34,8 @@ class Watcher:
     def __init__(self, spec: dict[str, Any], out: TextIO) -> None:
         self._out = out
         servers = {"bootstrap.servers": spec["servers"], "log_level": 0}
-        self._admin = AdminClient(servers)
+        self._servers, self._group_id = servers, spec["group"]
+        self._connect()
         self._consumer = Consumer(
             {
                 **servers,
@@ -46,12 +47,16 @@ class Watcher:
                 "fetch.wait.max.ms": 50,
             }
         )
-        # Only asks; it never joins. The admin client's way to ask can end the whole process (librdkafka issue 5040).
-        self._group = Consumer({**servers, "group.id": spec["group"], "enable.auto.commit": False})
         self._source = [TopicPartition(spec["source"], n) for n in range(spec["source_partitions"])]
         self._places = [TopicPartition(topic, n, 0) for topic, count in spec["topics"].items() for n in range(count)]
         self._consumer.assign(self._places)
         self._next = {(p.topic, p.partition): 0 for p in self._places}
+
+    def _connect(self) -> None:
+        """Clients that only ask. After a broker's restart they can lose sight of coordinators for good."""
+        self._admin = AdminClient(self._servers)
+        # It never joins. The admin client's way to ask can end the whole process (librdkafka issue 5040).
+        self._group = Consumer({**self._servers, "group.id": self._group_id, "enable.auto.commit": False})
 
     def run(self) -> None:
         """Until standard input is closed."""
@@ -88,6 +93,8 @@ class Watcher:
             ends = self._ends(timeout)
         except KafkaException as error:
             if _may_pass(error.args[0]):
+                self._group.close()
+                self._connect()
                 return None
             raise
         self._write("group", json.dumps(found))

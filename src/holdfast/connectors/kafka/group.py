@@ -59,28 +59,37 @@ class GroupOffsets:
 
     def commit(self, checkpoint_id: CheckpointId, lines: list[str]) -> bool:
         """Commit the offsets of one checkpoint (the lines of Spark's `offsets/N`); False to be tried again later."""
-        from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-
         if checkpoint_id <= self._done:
             return True
         # Spark writes the end of a batch, exclusive: just what Kafka calls the next offset to read (K5).
         ends = json.loads(lines[self._source.index])
+        with faults.point("offsets"):
+            kept = self._client is not None
+            # A client can lose sight of a coordinator that was restarted, for good (librdkafka issue 5511).
+            done = self._commit(ends, last=not kept) or (kept and self._client is None and self._commit(ends))
+        if done:
+            self._done = checkpoint_id
+        return done
+
+    def _commit(self, ends: Mapping[str, Mapping[str, int]], *, last: bool = True) -> bool:
+        """One attempt; a client that got no answer is not used again. Tells of a failure if it is the `last`."""
+        from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+
         partitions = [TopicPartition(t, int(n), o) for t, numbers in ends.items() for n, o in numbers.items()]
+        request = [ConsumerGroupTopicPartitions(self._source.group, partitions)]
         if self._client is None:
             self._client = admin(self._source.config)
-        request = [ConsumerGroupTopicPartitions(self._source.group, partitions)]
         try:
-            with faults.point("offsets"):
-                answer = self._client.alter_consumer_group_offsets(request, request_timeout=TIMEOUT)
-                failed = [p for p in answer[self._source.group].result().topic_partitions if p.error is not None]
+            answer = self._client.alter_consumer_group_offsets(request, request_timeout=TIMEOUT)
+            failed = [p for p in answer[self._source.group].result().topic_partitions if p.error is not None]
         except KafkaException as error:
-            self._warn(error.args[0])
+            self._client = None
+            if last:
+                self._warn(error.args[0])
             return False
         if failed:
             self._warn(failed[0].error, topic=failed[0].topic)
-            return False
-        self._done = checkpoint_id
-        return True
+        return not failed
 
     def _warn(self, error: Any, topic: str | None = None) -> None:
         source = self._source
