@@ -10,14 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from holdfast.checkpoint.ports import LoopTasks
 from holdfast.connectors.kafka import offsets, target
-from holdfast.connectors.kafka.arrow import check_schema
+from holdfast.connectors.kafka.arrow import check_rows, check_schema
 from holdfast.connectors.kafka.client import admin, client_config
 from holdfast.connectors.kafka.rdkafka import ProduceError, TransactionalProducer
+from holdfast.connectors.kafka.sink import KafkaSink
 from holdfast.connectors.kafka.two_phase import TwoPhase
 from holdfast.connectors.kafka.wire import Connection, NotYetError
+from holdfast.connectors.kafka.write_ahead import WriteAhead
 from holdfast.core.naming import Task
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, HoldfastError, RowError
 
 NOWHERE = "127.0.0.1:1"
 
@@ -125,5 +128,47 @@ def test_only_a_producer_that_must_tell_its_identity_makes_statistics(identified
         if identified:
             with pytest.raises(ProduceError, match="did not tell the producer id in time"):
                 producer.identity()
+    finally:
+        producer.drop()
+
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"topic": None}, "no topic"),
+        ({"partition": -2}, "negative partition"),
+        ({"headers": [{"key": None, "value": b"x"}]}, "header without a key"),
+    ],
+)
+def test_rows_that_could_never_be_published_are_refused_before_they_are_sealed(row: Any, problem: str) -> None:
+    """After the decision they would fail every start."""
+    schema = pa.schema(
+        [("value", pa.string()), ("topic", pa.string()), ("partition", pa.int32()), ("headers", HEADERS)]
+    )
+    good = {"value": "v", "topic": "t", "partition": None, "headers": None}
+    check_rows(pa.RecordBatch.from_pylist([good], schema), None)
+    with pytest.raises(RowError, match=problem):
+        check_rows(pa.RecordBatch.from_pylist([good, {**good, **row}], schema), None)
+
+
+@pytest.mark.parametrize("mode", ["two-phase", "write-ahead"])
+def test_what_the_other_mode_prepared_is_named_and_not_taken_for_its_own(mode: str) -> None:
+    sink = KafkaSink(NOWHERE, "orders", mode=mode)
+    place = target.Target("kafka", NOWHERE, "orders", {})
+    sink._way = TwoPhase(place) if mode == "two-phase" else WriteAhead(place)
+    others = {"handle": "wal/x"} if mode == "two-phase" else {"transactional_id": "hfk1-x"}
+    for call in (lambda: sink.recover("p", 0, {3: [others]}), lambda: sink.commit(3, [others], LoopTasks())):
+        with pytest.raises(ConfigError, match="start once more with mode="):
+            call()
+
+
+def test_a_topic_name_that_cannot_be_is_an_error_and_not_a_crash() -> None:
+    producer = TransactionalProducer({"bootstrap.servers": NOWHERE}, timeout=1)
+    try:
+        with pytest.raises(RowError, match="no topic with such a name"):
+            producer.partitions("x" * 600)
     finally:
         producer.drop()

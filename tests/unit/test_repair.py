@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.model import Committable, Outcome
+from holdfast.core.model import Committable, Outcome, Record, RecordKind, Slot, fold
 from holdfast.core.repair import Replayed, plan_repair
 from holdfast.errors import CommitError, LostError
 from holdfast.testing.local import armed
@@ -187,6 +187,15 @@ class TestStop:
         engine.committed = 0
         with pytest.raises(LostError, match="holdfast resolve"):
             engine.restart()
+
+
+def test_an_order_to_produce_anyway_holds_for_one_repair() -> None:
+    """If what was produced is lost too, it is not doubled again without asking."""
+    first = Record(Slot(0, 0), RecordKind.DECISION, 0, ("s",), (Committable("s", 0, {"n": 0}),))
+    order = Record(Slot(1, 0), RecordKind.REPAIR, 0, ("s",), resolution={"s": {"how": "produce-anyway"}})
+    done = Record(Slot(2, 0), RecordKind.REPAIR, 0, ("s",), (Committable("s", 1, {"n": 1}),))
+    assert "carried_out" not in fold([first, order])[0].resolution["s"]
+    assert fold([first, order, done])[0].resolution["s"]["carried_out"] is True
 
 
 Parts = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), min_size=1, max_size=5)

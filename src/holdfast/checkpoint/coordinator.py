@@ -259,8 +259,9 @@ class Coordinator:
             with clock.phase("repair"):
                 repaired = self._repairs.repair(checkpoint_id, batch, self.run_info)
         except BaseException as error:
-            # Nothing of the repair is recorded, or all of it: the sweep knows which.
-            self._abort_repair(error)
+            # Nothing of the repair is recorded, or all of it: the sweep knows which, unless the store did not say.
+            if not self._log.in_doubt:
+                self._abort_repair(error)
             raise
         entry = {"repaired": {r.sink: {"rows": r.rows, "subtasks": r.subtasks} for r in repaired}}
         self._history.add(checkpoint_id, {"status": State.DECIDED, **entry})

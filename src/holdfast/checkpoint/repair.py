@@ -51,7 +51,7 @@ class Repairs:
 
     def check(self, replayable_after: CheckpointId | None) -> None:
         """Raise for what no replay can bring back: the sink cannot say what, or the engine is beyond it."""
-        for action, error in self._lost.items():
+        for action, error in list(self._lost.items()):
             forced = self._ordered(action) == PRODUCE_ANYWAY
             beyond = replayable_after is not None and action.checkpoint_id <= replayable_after
             if beyond or not (forced or (self._sinks[action.sink].repairable and error.certain and error.lost)):
@@ -72,7 +72,10 @@ class Repairs:
     def _repair(self, action: Commit, error: LostError, batch: Batch, run: Run) -> Repaired:
         decided = self._log.facts.decided[action.checkpoint_id]
         mine = decided.of(action.sink)
-        lost = [c for c in mine if c.data in error.lost] or list(mine)
+        lost = [c for c in mine if c.data in error.lost]
+        if error.lost and not lost:
+            raise self.stop(action, error, [])  # the sink speaks of work that is not in the record
+        lost = lost or list(mine)
         kept = [c for c in mine if c not in lost]
         replay = batch.digests()
         plan = plan_repair(lost, replay, kept)
@@ -137,7 +140,7 @@ class Repairs:
 
     def _ordered(self, action: Commit) -> str | None:
         order = self._log.facts.decided[action.checkpoint_id].resolution.get(action.sink)
-        return None if order is None else order["how"]
+        return None if order is None or order.get("carried_out") else order["how"]
 
     def _report(self, action: Commit, decided: Decided, plan: RepairPlan, reports: Sequence[SubtaskReport]) -> None:
         matched = {number for _, number in plan.matches} | set(plan.rest if plan.possible else ())

@@ -131,6 +131,9 @@ def fold(records: Iterable[Record]) -> dict[CheckpointId, Decided]:
             kept = tuple(c for c in known.committables if (c.sink, c.subtask) not in new)
             # One without data stands for nothing any more: its rows are elsewhere, or given up.
             added = tuple(c for c in new.values() if c.data is not None)
-            resolution = {**known.resolution, **record.resolution}
+            # An order to produce anyway holds for one repair; if that is lost too, the operator is asked again.
+            obeyed = {c.sink for c in added if c.sink in known.resolution}
+            orders = {k: {**v, "carried_out": True} if k in obeyed else v for k, v in known.resolution.items()}
+            resolution = {**orders, **record.resolution}
             decided[record.checkpoint_id] = replace(known, committables=kept + added, resolution=resolution)
     return dict(sorted(decided.items()))

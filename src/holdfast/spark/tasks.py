@@ -88,19 +88,15 @@ def with_digest(frame: DataFrame) -> DataFrame:
     nulls = [functions.when(column.isNull(), 1 << n).otherwise(0) for n, column in enumerate(columns[:60])]
     missing = functools.reduce(operator.add, nulls).cast("long")
     hashable = [
-        functions.to_json(column) if _holds_map(field.dataType) else column
+        functions.to_json(column, {"ignoreNullFields": "false"}) if _is_nested(field.dataType) else column
         for column, field in zip(columns, frame.schema.fields, strict=True)
     ]
     return frame.withColumn(DIGEST, functions.xxhash64(missing, *hashable))
 
 
-def _holds_map(kind: DataType) -> bool:
-    """Spark refuses to hash a map."""
-    if isinstance(kind, MapType):
-        return True
-    if isinstance(kind, ArrayType):
-        return _holds_map(kind.elementType)
-    return isinstance(kind, StructType) and any(_holds_map(field.dataType) for field in kind.fields)
+def _is_nested(kind: DataType) -> bool:
+    """Spark refuses to hash maps, and skips nulls inside the others."""
+    return isinstance(kind, ArrayType | MapType | StructType)
 
 
 def _message(body: dict[str, Any]) -> pa.RecordBatch:

@@ -17,6 +17,7 @@ from holdfast.errors import ConfigError, RowError
 
 COLUMNS = ("key", "value", "topic", "partition", "headers")
 _BYTES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+NO_TOPIC = "a row has no topic, and the sink has none either: fill the column, or give the sink topic=..."
 #: somewhere to point to for values that are there but empty; a null pointer would mean null
 _EMPTY = np.zeros(1, "u1")
 
@@ -55,9 +56,22 @@ def by_topic(batch: pa.RecordBatch, default: str | None) -> Iterator[tuple[str, 
         yield default, batch
         return
     if topics.null_count:
-        raise RowError("a row has no topic, and the sink has none either: fill the column, or give the sink topic=...")
+        raise RowError(NO_TOPIC)
     for topic in pc.unique(topics).to_pylist():
         yield topic, batch.filter(pc.equal(topics, topic))
+
+
+def check_rows(batch: pa.RecordBatch, default: str | None) -> None:
+    """Refuse rows that no state of the brokers could take, before they are sealed."""
+    names = batch.schema.names
+    if default is None and batch.column("topic").null_count:
+        raise RowError(NO_TOPIC)
+    if "partition" in names and (pc.min(batch.column("partition")).as_py() or 0) < 0:
+        raise RowError("a row names a negative partition: leave it null to let Kafka choose")
+    if "headers" in names:
+        entries = pc.list_flatten(batch.column("headers"))
+        if len(entries) and pc.struct_field(entries, "key").null_count:
+            raise RowError(headers.NO_KEY)
 
 
 def to_messages(
@@ -100,7 +114,7 @@ def _named(batch: pa.RecordBatch, partitions: int) -> npt.NDArray[np.int32] | No
     if least is not None and (most >= partitions or least < PARTITION_UA):
         raise RowError(
             f"a row names partition {most if most >= partitions else least}, and the topic has partitions 0 to "
-            f"{partitions - 1}: the checkpoint was not decided and nothing of it is visible"
+            f"{partitions - 1}: add partitions to it and start again, or name others in the query"
         )
     numbers: npt.NDArray[np.int32] = pc.fill_null(column.cast(pa.int32()), PARTITION_UA).to_numpy(zero_copy_only=False)
     return numbers

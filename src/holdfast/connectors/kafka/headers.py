@@ -16,6 +16,7 @@ _ARGUMENT = np.dtype(
 )
 _RKT, _PARTITION, _VALUE, _KEY, _FLAGS, _HEADERS = 2, 3, 4, 5, 7, 10
 _COPY = 0x2
+NO_KEY = "a row has a header without a key: Kafka has no such thing; fill it in or filter it out"
 
 
 def to_arguments(topic: int, messages: np.ndarray) -> np.ndarray:
@@ -45,7 +46,7 @@ def make(lib: ctypes.CDLL, headers: list[dict[str, Any]] | None) -> int:
         name, value = header["key"], header["value"]
         if name is None:
             lib.rd_kafka_headers_destroy(made)
-            raise RowError("a row has a header without a key: Kafka has no such thing; fill it in or filter it out")
+            raise RowError(NO_KEY)
         key = name.encode()
         lib.rd_kafka_header_add(made, key, len(key), value, 0 if value is None else len(value))
     return int(made)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from holdfast.core.naming import Task, escape, unescape
 
-#: Generations and attempts are taken modulo these, so that the broker keeps a bounded number of ids.
-GENERATIONS, ATTEMPTS = 256, 16
+#: Generations and attempts are taken modulo these, so that the broker keeps a bounded number of ids. Attempts count
+#: over all tasks, so their number is prime: whatever the partition count, a retry has not the id of its predecessor.
+GENERATIONS, ATTEMPTS = 256, 61
 #: Repairs of one checkpoint have attempts of their own: the mark of a committed sibling must not be written over.
 REPAIRS = 4
 _ID = re.compile(r"hfk1-([^-]+)-([^-]+)-([0-9a-f]{12})-(\d+)-(\d+)-(\d+)")

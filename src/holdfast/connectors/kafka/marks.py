@@ -13,6 +13,9 @@ from holdfast.connectors.kafka.offsets import GroupOffset
 from holdfast.connectors.kafka.target import Target
 from holdfast.core.model import CheckpointId
 
+#: Brokers forget the marks of an idle group after 7 days (offsets.retention.minutes); near that, in seconds, a missing
+#: mark says nothing.
+LAST = 6 * 24 * 3600.0
 #: {group: its marks}; with `stable` it waits while a transaction that holds a mark is open: end what is open first
 read = offsets.fetch
 

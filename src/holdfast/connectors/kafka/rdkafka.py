@@ -357,7 +357,10 @@ class TransactionalProducer:
 
     def _topic(self, name: str) -> int:
         if name not in self._topics:
-            self._topics[name] = self._lib.rd_kafka_topic_new(self._handle, name.encode(), None)
+            topic = self._lib.rd_kafka_topic_new(self._handle, name.encode(), None)
+            if not topic:
+                raise RowError(f"Kafka has no topic with such a name: {name[:100]!r}")
+            self._topics[name] = topic
         return self._topics[name]
 
     def _check(self, error: int | None, what: str, **resource: str) -> None:

@@ -99,6 +99,16 @@ class KafkaSink(TwoPhaseCommitSink):
         found = marks.read(target.settings, [group], stable=False)[group]
         check_ledger(run, f"the ledger of sink {self.name!r} (group {group!r} in Kafka)", marks.ledger(found))
 
+    def _check_mode(self, committables: Sequence[Mapping[str, Any]]) -> None:
+        """What the other mode prepared cannot be committed by this one."""
+        sealed = isinstance(self._way, WriteAhead)
+        if any(("handle" in c) != sealed for c in committables if isinstance(self._way, TwoPhase | WriteAhead)):
+            other = "two-phase" if sealed else "write-ahead"
+            raise ConfigError(
+                f"sink {self.name!r}: checkpoints decided with mode={other!r} are not delivered yet: start once more "
+                f"with mode={other!r}, let it catch up, then change it"
+            )
+
     def close(self) -> None:
         """See TwoPhaseCommitSink."""
         if self._way is not None:
@@ -108,12 +118,14 @@ class KafkaSink(TwoPhaseCommitSink):
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
     ) -> Outcome | None:
         """See TwoPhaseCommitSink."""
+        self._check_mode(committables)
         return self._chosen.commit(checkpoint_id, committables, tasks)
 
     def recover(
         self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
     ) -> None:
         """See TwoPhaseCommitSink."""
+        self._check_mode([c for committables in decided.values() for c in committables])
         self._chosen.recover(pipeline, generation, decided)
 
     def notify_checkpoint_complete(self, checkpoint_id: CheckpointId) -> None:

@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.connectors.kafka.wire import TRANSACTION, Connection
-from holdfast.errors import HoldfastError
+from holdfast.connectors.kafka.wire import MOVING, TRANSACTION, Connection, NotYetError
+from holdfast.errors import ConfigError, HoldfastError
 
 ONGOING = "Ongoing"
+#: requests sent before the first is answered; a connection takes no more than twice as many
+IN_FLIGHT = 500
+END_TXN, END_TXN_VERSION = 26, 5
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,15 @@ class OpenTransaction:
 class TransactionClient(Connection):
     """A connection to the transaction coordinators; not shared between threads."""
 
+    def require_transactions(self) -> None:
+        """Refuse brokers that cannot end a transaction of another process safely: older than version 4."""
+        known = self._manager.broker_version_data
+        if known is not None and known.api_versions.get(END_TXN, (0, 0))[1] < END_TXN_VERSION:
+            raise ConfigError(
+                f"Kafka at {self._config['bootstrap.servers']} is older than version 4: use mode='write-ahead' or "
+                "upgrade the brokers"
+            )
+
     def end(self, refs: Sequence[TransactionRef], *, commit: bool) -> list[int]:
         """Commit or abort each; Kafka's error code for each, 0 for done. Sent at once, answered together."""
         from kafka.protocol.producer.transaction import EndTxnRequest
@@ -48,14 +60,19 @@ class TransactionClient(Connection):
         async def run() -> list[int]:
             nodes = await self.coordinators(TRANSACTION, [ref.transactional_id for ref in refs])
             # Version 5 fences a zombie that writes to one more partition after the commit; version 3 does not.
-            futures = [
-                self.send(
-                    EndTxnRequest(ref.transactional_id, ref.producer_id, ref.epoch, commit, min_version=5),
-                    nodes[ref.transactional_id],
-                )
-                for ref in refs
-            ]
-            return [(await future).error_code for future in futures]
+            codes: list[int] = []
+            for start in range(0, len(refs), IN_FLIGHT):
+                futures = [
+                    self.send(
+                        EndTxnRequest(
+                            ref.transactional_id, ref.producer_id, ref.epoch, commit, min_version=END_TXN_VERSION
+                        ),
+                        nodes[ref.transactional_id],
+                    )
+                    for ref in refs[start : start + IN_FLIGHT]
+                ]
+                codes += [(await future).error_code for future in futures]
+            return codes
 
         return list(self.run(run))
 
@@ -68,6 +85,8 @@ class TransactionClient(Connection):
             for broker in self.brokers:
                 request = ListTransactionsRequest([ONGOING], [], -1, None, max_version=1)
                 answer = await self.send(request, broker)
+                if answer.error_code in MOVING:
+                    raise NotYetError("a broker is still loading its transactions; try again")
                 if answer.error_code:
                     raise HoldfastError(f"Kafka cannot list transactions: error {answer.error_code}; try again")
                 found += [s.transactional_id for s in answer.transaction_states]
@@ -94,6 +113,8 @@ class TransactionClient(Connection):
                 refused = self.refused(TRANSACTION, state.error_code, state.transactional_id)
                 if refused is not None:
                     raise refused
+                if state.error_code in MOVING:
+                    raise NotYetError("a broker is still loading its transactions; try again")
             return states
 
         return [_open(state) for state in self.run(run) if state.error_code == 0]

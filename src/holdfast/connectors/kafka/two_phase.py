@@ -26,9 +26,6 @@ _RETRY = {7: "request timed out", 14: "loading", 15: "no coordinator", 16: "not 
 _CONCURRENT = 51
 #: ... and those the mark has to settle: the transaction is not open any more, committed or not.
 _SETTLE = {47, 48, 49, 90}
-#: Brokers forget the marks of an idle group after 7 days (offsets.retention.minutes); near that a missing mark says
-#: nothing.
-MARKS_LAST = 6 * 24 * 3600.0
 
 
 class TwoPhase(TwoPhaseCommitSink):
@@ -70,6 +67,7 @@ class TwoPhase(TwoPhaseCommitSink):
         """See TwoPhaseCommitSink."""
         self._run = run
         self._driver = TransactionClient(self._target.settings)
+        self._driver.require_transactions()
 
     def close(self) -> None:
         """See TwoPhaseCommitSink."""
@@ -98,7 +96,7 @@ class TwoPhase(TwoPhaseCommitSink):
         """Abort what attempts of this run left open beside the decided ones: it would hold consumers back."""
         own = self._running.generation % ids.GENERATIONS
         losers = [ref for ref, name in self._open() if name.generation == own and ref not in winners]
-        self._client.end(losers, commit=False)
+        self._abort_all(losers)
 
     def _judge(
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], codes: Sequence[int]
@@ -126,7 +124,7 @@ class TwoPhase(TwoPhaseCommitSink):
             f"{len(lost)} of {total} transactions of checkpoint {checkpoint_id} ({rows} rows, subtasks "
             f"{', '.join(str(c['subtask']) for c in lost)})"
         )
-        old = time.time() - min(c["at"] for c in lost) / 1000 > MARKS_LAST
+        old = time.time() - min(c["at"] for c in lost) / 1000 > marks.LAST
         if old:
             return LostError(
                 f"sink {self.name!r}: {which} were prepared more than six days ago, and brokers forget by then whether "
@@ -151,7 +149,14 @@ class TwoPhase(TwoPhaseCommitSink):
             if ids.is_own_or_older(name.generation, generation)
             and may_undo(Leftover(generation, ref), generation, kept)
         ]
-        self._client.end(undecided, commit=False)
+        self._abort_all(undecided)
+
+    def _abort_all(self, refs: Sequence[TransactionRef]) -> None:
+        """What is busy is tried again at the next sweep; a missing right is told."""
+        for ref, code in zip(refs, self._client.end(refs, commit=False), strict=True):
+            refused = denied(code, "abort a transaction", self._target.settings, transactional_id=ref.transactional_id)
+            if refused is not None:
+                raise refused
 
     def _open(self) -> list[tuple[TransactionRef, ids.KafkaId]]:
         """This sink's open transactions, from this checkpoint location."""

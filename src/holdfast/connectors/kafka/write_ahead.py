@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from holdfast.checkpoint.ports import Run, Tasks
 from holdfast.connectors.kafka import ids, marks
+from holdfast.connectors.kafka.arrow import check_rows
 from holdfast.connectors.kafka.rdkafka import ProduceError, TransactionalProducer
 from holdfast.connectors.kafka.target import RowWriter, Target
 from holdfast.core.model import CheckpointId, Outcome
+from holdfast.errors import LostError, RowError
 from holdfast.sinks import wal
 from holdfast.sinks.write_ahead import StagedSink
 from holdfast.testing import faults
@@ -33,6 +38,11 @@ class WriteAhead(StagedSink):
     def __init__(self, target: Target) -> None:
         self.name = target.sink
         self._target = target
+
+    def write(self, txn: wal.LogWriter, batch: pa.RecordBatch) -> None:
+        """See TwoPhaseCommitSink; what could never be published is refused before it is sealed."""
+        check_rows(batch, self._target.topic)
+        super().write(txn, batch)
 
     def commit(
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
@@ -82,19 +92,27 @@ class _Publish:
                         lane_id,
                         error,
                     )
-            return self._publish(key, self._initialise(lane_id), handle)
+            return self._publish(key, self._initialise(lane_id, handle), handle)
 
-    def _initialise(self, lane_id: str) -> _Lane:
+    def _initialise(self, lane_id: str, handle: Mapping[str, Any]) -> _Lane:
         """Rule 9: own the id, which ends what it had open and fences all others, and only then read the mark."""
-        producer = self.target.producer(lane_id)
+        run, producer = self.run, self.target.producer(lane_id)
         try:
             producer.initialise()
-            group = ids.mark_group(lane_id, self.run.lineage)
-            found = marks.read(self.target.settings, [group])[group]
+            group, ledger = ids.mark_group(lane_id, self.run.lineage), ids.ledger_group(run.pipeline, self.target.sink)
+            found = marks.read(self.target.settings, [group, ledger])
+            if not any(found.values()) and time.time() - handle["timestamp"] / 1000 > marks.LAST:
+                raise LostError(
+                    f"sink {self.target.sink!r}: subtask {handle['subtask']} of checkpoint {self.checkpoint_id} was "
+                    "sealed more than six days ago, and brokers forget by then what was published: only you can find "
+                    "out, by looking for the rows",
+                    [handle],
+                    certain=False,
+                )
         except BaseException:
             producer.drop()
             raise
-        return _Lane(producer, max((mark.offset for mark in found), default=0))
+        return _Lane(producer, max((mark.offset for mark in found[group]), default=0))
 
     def _publish(
         self, key: tuple[str, str], lane: _Lane, handle: Mapping[str, Any], *, patience: float | None = None
@@ -121,8 +139,13 @@ class _Publish:
         batches = wal.read_log(run.location, handle)
         producer.begin()
         writer = RowWriter(self.target, producer)
-        for batch in batches:
-            writer.write(batch)
+        try:
+            for batch in batches:
+                writer.write(batch)
+        except RowError:
+            # The producer is as good as ever, and its open transaction would hold consumers back.
+            producer.abort()
+            raise
         assert writer.first_topic is not None
         for group in (ids.mark_group(lane_id, run.lineage), ids.ledger_group(run.pipeline, self.target.sink)):
             producer.mark(writer.first_topic, group, mark, run.lineage, timeout=patience)
