@@ -244,6 +244,18 @@ def test_the_mode_may_change_between_restarts(query: Query, first: str, second: 
     assert query.ids() == [1, 2, 3]
 
 
+def test_a_table_changed_too_early_is_an_error_and_no_misdelivery(query: Query) -> None:
+    run = query.start(query.sink("t", create=True, name="out"))
+    with pytest.raises(InjectedFault), armed("decision=lost"):
+        run.run(0, batch(rows(1), rows(2)))
+    with pytest.raises(ConfigError, match=r"checkpoint 0 was decided for table public.t .* start once more"):
+        query.start(query.sink("other", create=True, name="out"))
+    run = query.start(query.sink("t", name="out"))
+    run.run(0, batch(rows(1), rows(2)))
+    run.close()
+    assert query.ids() == [1, 2] and query.ids("other") == []
+
+
 # -- zombies ----------------------------------------------------------------------------------------------------------
 
 

@@ -71,6 +71,7 @@ class StagingWriter:
             "schema": self._schema,
             "table": self._table,
             "columns": self._target.names,
+            "target": str(self._target.name),
             "subtask": self._task.subtask,
             "rows": self._rows,
         }
@@ -103,6 +104,12 @@ def commit(
     """
     psycopg, _, _ = drivers()
     ordered = sorted(committables, key=lambda c: c["subtask"])
+    others = {c["target"] for c in ordered} - {str(target)}
+    if others:
+        raise ConfigError(
+            f"sink {ledger.sink!r}: checkpoint {checkpoint_id} was decided for table {', '.join(sorted(others))} and "
+            f"is not there yet: start once more with that table, let it catch up, then change it to {target}"
+        )
     moves = [insert_statement(target, c["columns"], _sql(c), upsert) for c in ordered]
     rows = sum(c["rows"] for c in ordered)
     with ledger.server.connect() as connection:

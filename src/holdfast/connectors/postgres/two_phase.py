@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from holdfast.errors import ConfigError
 from holdfast.sinks.ledger import check_ledger
 from holdfast.testing import faults
 
+logger = logging.getLogger("holdfast")
 KIND = "prepared"
 #: what the server answers about a prepared transaction that is not there any more
 _GONE = "42704"
@@ -126,7 +128,10 @@ def sweep(connection: Any, run: Run, sink: str, generation: int, kept: Collectio
             and gid.generation <= generation
             and text not in kept
         ):
-            _end(connection, "ROLLBACK", text)
+            try:
+                _end(connection, "ROLLBACK", text)
+            except drivers()[0].errors.ObjectNotInPrerequisiteState:
+                logger.info("prepared transaction %s is busy, so it is rolled back later", text)
 
 
 def _end(connection: Any, how: str, gid: str) -> bool:
