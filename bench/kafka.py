@@ -12,6 +12,7 @@ import argparse
 import datetime
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -52,6 +53,7 @@ class Measured:
     steady: list[float] = field(default_factory=list)  # seconds a batch
     first: list[float] = field(default_factory=list)
     whole: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)  # of the whole run, without the broker
     latency: list[float] = field(default_factory=list)  # milliseconds
     curves: list[list[tuple[float, int]]] = field(default_factory=list)
 
@@ -69,8 +71,11 @@ class Bench:
 
     def run(self, way: str) -> None:
         """All rows once, in large batches."""
-        batches, curve, begin = self._process(way, self.source, self.options.rows, self.options.batch, rowwise=False)
+        batches, cpu, curve, begin = self._process(
+            way, self.source, self.options.rows, self.options.batch, rowwise=False
+        )
         found = self.measured.setdefault(way, Measured())
+        found.cpu.append(cpu)
         found.whole.append(curve[-1][0] - begin)
         found.curves.append([(at - begin, rows) for at, rows in curve])
         seconds = [b["durationMs"]["triggerExecution"] / 1000 for b in batches]
@@ -85,7 +90,7 @@ class Bench:
     def run_small(self, way: str) -> None:
         """Batches of 1,000 rows, one after the other."""
         rows = SMALL * self.options.small
-        batches, curve, _ = self._process(way, self.small, rows, SMALL, rowwise=True)
+        batches, _, curve, _ = self._process(way, self.small, rows, SMALL, rowwise=True)
         found, seen = [], 0
         for batch in batches:
             seen += batch["numInputRows"]
@@ -98,8 +103,8 @@ class Bench:
 
     def _process(
         self, way: str, source: str, rows: int, batch: int, *, rowwise: bool
-    ) -> tuple[list[dict[str, Any]], list[tuple[float, int]], float]:
-        """Run one way to its end; its batches, the curve of visible rows, and when the process was started."""
+    ) -> tuple[list[dict[str, Any]], float, list[tuple[float, int]], float]:
+        """Run one way to its end; its batches, CPU seconds, the curve of visible rows, and when it was started."""
         self._runs += 1
         target, folder = self.topics.make("out"), self.folder / f"run-{self._runs}"
         servers = self.topics.bootstrap
@@ -110,8 +115,9 @@ class Bench:
             command, environment = [sys.executable, "-m", "bench.kafka_job", *job], dict(os.environ)
         curve = Curve(self.topics, target, rowwise=rowwise)
         curve.start()
-        begin = time.time()
+        begin, before = time.time(), _children()
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800, check=False)
+        spent = _children() - before
         if done.returncode:
             raise RuntimeError(f"{NAMES[way]} failed:\n{(done.stdout + done.stderr)[-4000:]}")
         points = curve.finish()
@@ -119,15 +125,25 @@ class Bench:
         if count != rows and not (way == SPARK and count > rows):
             raise RuntimeError(f"{NAMES[way]}: {count} rows of {rows} are visible:\n{done.stdout[-4000:]}")
         self.topics.delete(target)
-        batches = [] if way == FLINK else json.loads(done.stdout.strip().splitlines()[-1])
-        return batches, points, begin
+        if way == FLINK:
+            return [], spent, points, begin
+        told = json.loads(done.stdout.strip().splitlines()[-1])
+        return told["batches"], told["cpu"], points, begin
 
     def _say(self, way: str, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {NAMES[way]}: {text}", flush=True)
 
 
+def _children() -> float:
+    """CPU seconds of the processes that were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def report(measured: dict[str, Measured], options: argparse.Namespace) -> Report:
-    made = Report("kafka", ("median of all rounds", "batch s", "rows/s", "ratio", "first s", "whole s", "latency ms"))
+    made = Report(
+        "kafka", ("median of all rounds", "batch s", "rows/s", "ratio", "first s", "whole s", "CPU s", "latency ms")
+    )
     spark = measured.get(SPARK)
     for way, found in measured.items():
         steady = statistics.median(found.steady) if found.steady else None
@@ -139,6 +155,7 @@ def report(measured: dict[str, Measured], options: argparse.Namespace) -> Report
                 f"{statistics.median(spark.steady) / steady:.2f}" if steady and spark and spark.steady else "",
                 f"{statistics.median(found.first):.2f}" if found.first else "",
                 f"{statistics.median(found.whole):.1f}" if found.whole else "",
+                f"{statistics.median(found.cpu):.1f}" if found.cpu else "",
                 f"{statistics.median(found.latency):.0f}" if found.latency else "",
             )
         )

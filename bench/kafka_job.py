@@ -6,6 +6,7 @@ A fresh process each time, so that no way runs on a Java machine that another on
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -74,13 +75,29 @@ def raw_run(servers: str, target: str, rows: int, batch: int) -> list[dict[str, 
     return done
 
 
+def cpu_seconds() -> float:
+    """What this process and all below it have used so far: Spark's Java machine and its Python workers."""
+    parents, used = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        parents[int(stat.parent.name)] = int(fields[1])
+        used[int(stat.parent.name)] = sum(map(int, fields[11:15]))
+    own = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in own} - own:
+        own |= more
+    return sum(used[pid] for pid in own) / os.sysconf("SC_CLK_TCK")
+
+
 def main(arguments: list[str]) -> None:
     way, servers, source, target, rows, batch, folder = arguments
     if way == RAW:
         batches = raw_run(servers, target, int(rows), int(batch))
     else:
         batches = spark_run(way, servers, source, target, int(batch), Path(folder))
-    print(json.dumps(batches))
+    print(json.dumps({"batches": batches, "cpu": cpu_seconds()}))
 
 
 if __name__ == "__main__":
