@@ -191,6 +191,11 @@ def state_of(process_id: int) -> str | None:
         return None
 
 
+def parent_of(process_id: int) -> int:
+    """The process that started it."""
+    return int(Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def stopped_children(process: subprocess.Popen[bytes]) -> list[int]:
     """Workers of this driver that have paused themselves; Spark puts them in a process group of their own."""
     found = []

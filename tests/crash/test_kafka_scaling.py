@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.connectors.kafka import ids
-from tests.crash.harness import end, state_of, wait_for, wait_until_stopped
+from tests.crash.harness import end, parent_of, state_of, wait_for, wait_until_stopped
 from tests.crash.kafka_work import KafkaWork
 from tests.servers.kafka import KafkaBroker
 
@@ -28,10 +28,19 @@ def test_partitions_go_from_2_to_8_to_3_with_a_crash_at_each(work: KafkaWork) ->
     assert len(work.open_transactions()) == 2
     assert work.run("decision=kill-after", partitions=8) != 0
     left = [ids.parse(name) for name in work.open_transactions()]
-    assert {(name.generation, name.subtask) for name in left if name} == {(2, n) for n in range(8)}
+    assert {(name.generation, name.subtask) for name in left if name} == {(1, n) for n in range(8)}
     assert work.run("task.prepared=kill", partitions=3) != 0
     work.run_clean(partitions=3)
     work.assert_clean()
+
+
+def paused_task(work: KafkaWork) -> int:
+    """The process of the task that pauses before it begins, once it does."""
+    note = work.folder / "once" / "begin"
+    wait_for(lambda: note.exists() and note.read_text(), "a task pauses before it begins")
+    process = int(note.read_text())
+    wait_for(lambda: state_of(process) == "T", "the task is paused")
+    return process
 
 
 @pytest.mark.parametrize("fault", ["task.write=kill", "task.prepared=kill"])
@@ -46,19 +55,16 @@ def test_a_killed_task_is_retried_within_the_batch(tmp_path: Path, kafka: KafkaB
 def test_a_task_of_a_dead_driver_that_prepares_late_leaves_nothing_open(work: KafkaWork) -> None:
     """Trace 8: g1 dies; g2 recovers; g1's task prepares afterwards."""
     first = work.start(sleepy=True)
-    paused = work.folder / "once" / "begin"
     zombie = 0
     try:
-        wait_for(lambda: paused.exists() and paused.read_text(), "a task pauses before it begins")
-        zombie = int(paused.read_text())
-        wait_for(lambda: state_of(zombie) == "T", "the task is paused")
+        zombie = paused_task(work)
         end(first)
         second = work.start("decision=stop")
         try:
             wait_until_stopped(second)
             os.kill(zombie, signal.SIGCONT)
             wait_for(lambda: state_of(zombie) in ("Z", None), "the zombie has ended")
-            late = [name for name in map(ids.parse, work.open_transactions()) if name and name.generation == 1]
+            late = [name for name in map(ids.parse, work.open_transactions()) if name and name.generation == 0]
             assert len(late) == 1, f"{work.open_transactions()}\n{work.log(1)}"
             second.send_signal(signal.SIGCONT)
             assert second.wait(180) == 0, work.log()
@@ -69,3 +75,31 @@ def test_a_task_of_a_dead_driver_that_prepares_late_leaves_nothing_open(work: Ka
         end(first)
         if zombie and state_of(zombie) is not None:
             os.kill(zombie, signal.SIGKILL)
+
+
+def test_a_task_of_a_lost_executor_that_prepares_after_its_retry_leaves_nothing_open(work: KafkaWork) -> None:
+    """A real executor hangs until the driver gives it up and runs its task elsewhere; then that task goes on."""
+    conf = {
+        "spark.executor.memory": "512m",
+        "spark.executor.heartbeatInterval": "1s",
+        "spark.network.timeout": "8s",
+        "spark.network.timeoutInterval": "1s",
+    }
+    driver = work.start("decision=stop", sleepy=True, master="local-cluster[2,1,512]", conf=conf)
+    zombie = 0
+    try:
+        zombie = paused_task(work)
+        executor = parent_of(parent_of(zombie))  # above it is Spark's daemon of Python workers
+        os.kill(executor, signal.SIGSTOP)
+        wait_until_stopped(driver)
+        os.kill(zombie, signal.SIGCONT)
+        wait_for(lambda: state_of(zombie) in ("Z", None), "the zombie has ended")
+        left = [name for name in map(ids.parse, work.open_transactions()) if name]
+        assert len(left) == 4 and len({name.subtask for name in left}) == 3, f"{left}\n{work.log()}"
+        driver.send_signal(signal.SIGCONT)
+        assert driver.wait(180) == 0, work.log()
+    finally:
+        end(driver)
+        if zombie and state_of(zombie) is not None:
+            os.kill(zombie, signal.SIGKILL)
+    work.assert_clean()
