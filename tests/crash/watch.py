@@ -23,6 +23,11 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name=f"watch {store.kind}", daemon=True)
         self._thread.start()
 
+    @property
+    def looking(self) -> bool:
+        """Until it is stopped or has found something."""
+        return self._thread.is_alive()
+
     def stop(self) -> None:
         """End it."""
         self._over.set()
