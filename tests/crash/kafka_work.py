@@ -142,6 +142,10 @@ class KafkaWork(Work):
         """The newest checkpoint with a decision."""
         return max(int(record["checkpoint_id"]) for record in self.records("decision"))
 
+    def commits(self, checkpoint_id: int) -> list[str]:
+        """The commit records of a checkpoint."""
+        return sorted(p.name for p in (self.log_folder / "commits").glob(f"{checkpoint_id}.*"))
+
     def rows_decided(self, checkpoint_id: int) -> int:
         """The rows of a checkpoint, as decided for the two-phase sink."""
         record = next(r for r in self.records("decision") if r["checkpoint_id"] == checkpoint_id)

@@ -95,7 +95,7 @@ def print_table(cases: list[Case], results: dict[str, str | None]) -> None:
             ", ".join(
                 f"{case.way} {'✓' if results[case.id] is None else '✗'}"
                 for case in cases
-                if case.point == point and case.sink == sink
+                if point in case.points and case.sink == sink
             )
             for sink in SINKS
         ]

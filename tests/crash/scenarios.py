@@ -26,11 +26,19 @@ class Case:
     scenario: Scenario
     #: run by `make test` too
     always: bool = False
+    #: further points that the same pipeline goes through
+    also: tuple[int, ...] = ()
+
+    @property
+    def points(self) -> tuple[int, ...]:
+        """All points it shows."""
+        return (self.point, *self.also)
 
     @property
     def id(self) -> str:
         """Its name in test output."""
-        return f"{self.point:02d}-{self.sink}-{self.way}".replace(" ", "-")
+        numbers = "-".join(f"{point:02d}" for point in self.points)
+        return f"{numbers}-{self.sink}-{self.way}".replace(" ", "-")
 
 
 def crash_then_restart(fault: str) -> Scenario:
