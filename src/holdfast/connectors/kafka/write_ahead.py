@@ -26,7 +26,7 @@ logger = logging.getLogger("holdfast")
 #: Producers a worker process keeps from batch to batch.
 _KEPT = 16
 #: Seconds to wait for the mark with one of those: it may have lost sight of brokers that were restarted meanwhile.
-_PATIENCE = 10.0
+_PATIENCE = 5.0
 
 
 class WriteAhead(StagedSink):
