@@ -65,7 +65,8 @@ class Local:
 
     def write(self, checkpoint_id: int, batch: pa.RecordBatch, subtask: int = 0) -> list[Any]:
         self.attempts += 1
-        task = make_task(self.run, self.sink.name, checkpoint_id, subtask, self.attempts, 1)
+        now = int(time.time() * 1000)
+        task = make_task(self.run, self.sink.name, checkpoint_id, subtask, self.attempts, now)
         return [c.data for c in write_subtask([self.sink], [task], [batch]).committables]
 
 
@@ -175,13 +176,13 @@ def test_headers_topics_partitions_and_nulls(kafka: KafkaBroker, topic: Make, tm
 
 @pytest.mark.spark
 class TestRepairOnSpark:
-    """P5 with real timeouts: transaction.timeout.ms of two seconds, siblings committed or not."""
+    """P5 with real timeouts: transaction.timeout.ms of eight seconds, siblings committed or not."""
 
     def start(self, spark: Any, kafka: KafkaBroker, topic: str, folder: Path, *, partitions: int, value: str) -> Any:
         frame = (
             read_files(spark, folder / "in").repartition(partitions, "id").selectExpr("cast(id as string) key", value)
         )
-        sink = hf.KafkaSink(kafka.bootstrap, topic, config={"transaction.timeout.ms": 2000}, name="k")
+        sink = hf.KafkaSink(kafka.bootstrap, topic, config={"transaction.timeout.ms": 8000}, name="k")
         writer = hf.write_stream(frame, sink, name=topic, checkpoint_location=str(folder / "c"))
         return writer.trigger(availableNow=True).start()
 

@@ -44,7 +44,7 @@ def _answer(*partitions: tuple[str, int, int], code: int = 0) -> Any:
 def _connection() -> Connection:
     """One that talks to nobody."""
     connection = object.__new__(Connection)
-    connection._config = {"bootstrap.servers": NOWHERE}
+    connection._config, connection._rights = {"bootstrap.servers": NOWHERE}, "Read"
     return connection
 
 

@@ -28,7 +28,12 @@ class GroupOffset:
 
 
 def fetch(
-    settings: Mapping[str, Any], groups: Iterable[str], *, stable: bool = True, timeout: float = TIMEOUT
+    settings: Mapping[str, Any],
+    groups: Iterable[str],
+    *,
+    stable: bool = True,
+    timeout: float = TIMEOUT,
+    rights: str = "Read",
 ) -> dict[str, list[GroupOffset]]:
     """{group: its offsets}; none for a group nobody has written. Waits while a coordinator moves.
 
@@ -38,7 +43,7 @@ def fetch(
     wanted = list(dict.fromkeys(groups))
     if not wanted:
         return {}
-    with Connection(settings) as connection:
+    with Connection(settings, rights=rights) as connection:
         return connection.run(lambda: _fetch(connection, wanted, stable=stable), timeout=timeout)
 
 

@@ -139,7 +139,7 @@ def _with_fallback(
 
 def _group_offsets(config: Mapping[str, Any], group: str) -> Offsets:
     try:
-        answer = offsets.fetch(config, [group], timeout=TIMEOUT)[group]
+        answer = offsets.fetch(config, [group], timeout=TIMEOUT, rights="Describe")[group]
     except ConfigError as error:
         raise SourceError(str(error)) from error
     except HoldfastError as error:

@@ -26,7 +26,9 @@ class NotYetError(HoldfastError):
 class Connection:
     """To all brokers of a cluster; not shared between threads."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], *, rights: str = "Read") -> None:
+        """`rights` are those a refusal to read a group's offsets asks for."""
+        self._rights = rights
         try:
             from kafka.net.manager import KafkaConnectionManager
             from kafka.net.selector import NetworkSelector
@@ -100,5 +102,5 @@ class Connection:
     def refused(self, kind: int, code: int, key: str) -> ConfigError | None:
         """The error for a missing right, None for any other code."""
         if kind == GROUP:
-            return denied(code, "read the offsets of a group", self._config, rights="Read", group=key)
+            return denied(code, "read the offsets of a group", self._config, rights=self._rights, group=key)
         return denied(code, "find or describe a transaction", self._config, transactional_id=key)
