@@ -116,7 +116,17 @@ class Bench:
         curve = Curve(self.topics, target, rowwise=rowwise)
         curve.start()
         begin, before = time.time(), _children()
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800, check=False)
+        # In a session of its own and without a terminal, for which Flink's client would ask.
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+            start_new_session=True,
+        )
         spent = _children() - before
         if done.returncode:
             raise RuntimeError(f"{NAMES[way]} failed:\n{(done.stdout + done.stderr)[-4000:]}")
