@@ -33,6 +33,8 @@ MESSAGE = np.dtype(
 )
 PARTITION_UA = -1
 _QUEUE_FULL = -184
+#: Kafka's codes of a topic that is just being made: unknown, without a leader
+_NOT_YET = (3, 5)
 _UNKNOWN = -2
 _COPY, _PARTITION = 0x2, 0x8
 #: How often librdkafka tells its statistics, and how long to wait when its queue is full: it tells of errors only.
@@ -258,7 +260,25 @@ class TransactionalProducer:
         lib.rd_kafka_poll(self._handle, 0)
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a topic has; RowError when it is not there or may not be seen."""
+        """How many partitions a topic has; RowError when it is not there or may not be seen.
+
+        A topic that was made a moment ago is not known to every broker yet: it is waited for.
+        """
+        deadline = time.monotonic() + min(5.0, self._timeout / 1000)
+        while True:
+            count, code = self._look_up(topic)
+            if not code:
+                self._seen.add(topic)
+                return count
+            if code not in _NOT_YET or time.monotonic() > deadline:
+                raise RowError(
+                    f"topic {topic!r} cannot be written: {self._lib.rd_kafka_err2str(code).decode()}. Create it, or "
+                    "grant DESCRIBE and WRITE on it"
+                )
+            time.sleep(0.1)
+
+    def _look_up(self, topic: str) -> tuple[int, int]:
+        """(partitions, error code) of a topic."""
         found = POINTER(_Metadata)()
         code = self._lib.rd_kafka_metadata(
             self._handle, 0, self._topic(topic), ctypes.byref(found), min(self._timeout, 30_000)
@@ -267,13 +287,7 @@ class TransactionalProducer:
             raise self._error(code, f"the partitions of topic {topic!r} cannot be read")
         try:
             entry = found.contents.topics[0]
-            if entry.err:
-                raise RowError(
-                    f"topic {topic!r} cannot be written: {self._lib.rd_kafka_err2str(entry.err).decode()}. Create it, "
-                    "or grant DESCRIBE and WRITE on it"
-                )
-            self._seen.add(topic)
-            return int(entry.partition_cnt)
+            return int(entry.partition_cnt), int(entry.err)
         finally:
             self._lib.rd_kafka_metadata_destroy(found)
 
