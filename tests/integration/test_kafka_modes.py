@@ -92,6 +92,22 @@ class TestWriteAhead:
         assert local.sink.commit(2, sealed, LoopTasks()) is Outcome.ALREADY_COMMITTED
         assert [r["value"] for r in consume(kafka, name)] == [b"a", b"b", b"c"]
 
+    def test_small_files_share_a_transaction_and_a_damaged_one_holds_it_back(self, kafka, topic, tmp_path) -> None:
+        name = topic("together", 1)
+        local = Local(hf.KafkaSink(kafka.bootstrap, name, mode="write-ahead"), tmp_path)
+        sealed = [*local.write(0, rows("a"), subtask=2), *local.write(0, rows("b"), subtask=5)]
+        file = tmp_path / sealed[1]["handle"]
+        intact = file.read_bytes()
+        file.write_bytes(intact[:-1])
+        with pytest.raises(errors.RecordError, match="damaged"):
+            local.sink.commit(0, sealed, LoopTasks())
+        file.write_bytes(intact)
+        assert local.sink.commit(0, sealed, LoopTasks()) is Outcome.COMMITTED
+        used = [ids.parse_lane(lane) for lane, _ in write_ahead._LANES]
+        assert [lane.subtask for lane in used if lane.pipeline == local.run.pipeline] == [2]
+        assert [r["value"] for r in consume(kafka, name)] == [b"a", b"b"]
+        assert local.sink.commit(0, sealed, LoopTasks()) is Outcome.ALREADY_COMMITTED
+
     def test_a_commit_whose_answer_was_lost_is_not_sent_again(self, kafka, topic, tmp_path) -> None:
         name = topic("lost", 1)
         local = Local(hf.KafkaSink(kafka.bootstrap, name, mode="write-ahead"), tmp_path)

@@ -172,7 +172,7 @@ class TransactionalProducer:
         # The callbacks must live as long as the producer.
         self._on_delivery, self._on_statistics = _DELIVERY(self._delivered), _STATISTICS(self._statistics)
         told = _TOLD_MS if identified else 0
-        self._handle: int | None = self._new({**config, **_FIXED, "statistics.interval.ms": told})
+        self._handle: int | None = self._new({**_DEFAULTS, **config, **_FIXED, "statistics.interval.ms": told})
 
     def _new(self, config: Mapping[str, Any]) -> int:
         lib, problem = self._lib, ctypes.create_string_buffer(512)
@@ -399,6 +399,8 @@ class TransactionalProducer:
         )
 
 
+#: A transaction is a row of small requests: with Nagle's algorithm one of them can wait 40 ms for an acknowledgement.
+_DEFAULTS = {"socket.nagle.disable": True}
 #: What the protocol needs, whatever the user configures.
 _FIXED = {
     "enable.idempotence": True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections import OrderedDict
@@ -27,6 +28,9 @@ logger = logging.getLogger("holdfast")
 _KEPT = 16
 #: Seconds to wait for the mark with one of those: it may have lost sight of brokers that were restarted meanwhile.
 _PATIENCE = 5.0
+#: Log files are published together until they have this many bytes: below it a transaction costs more than its rows.
+#: What is decided and not published relies on it, so another value needs another name for the lanes.
+TOGETHER = 512 * 1024
 
 
 class WriteAhead(StagedSink):
@@ -47,10 +51,27 @@ class WriteAhead(StagedSink):
     def commit(
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
     ) -> Outcome | None:
-        """Publish every subtask's rows, each in one transaction with its mark."""
-        answers = tasks.map(_Publish(self._target, self.run, checkpoint_id), list(committables))
+        """Publish every subtask's rows, the small ones together, in one transaction with their mark."""
+        answers = tasks.map(_Publish(self._target, self.run, checkpoint_id), together(committables))
         self.forget_when_complete(checkpoint_id, committables)
         return Outcome.COMMITTED if Outcome.COMMITTED in answers else Outcome.ALREADY_COMMITTED
+
+
+def together(committables: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """The files of each transaction; the first one's subtask gives it its lane.
+
+    The same for the same files whenever it is asked, also when an operator has resolved some of these transactions: one
+    begins where the one before it is full, whatever came earlier. A retry so meets the transaction that it repeats.
+    """
+    groups: list[list[Mapping[str, Any]]] = []
+    room = 0
+    for handle in sorted(committables, key=lambda c: c["subtask"]):
+        if room <= 0:
+            groups.append([])
+            room = TOGETHER
+        groups[-1].append(handle)
+        room -= handle["bytes"]
+    return groups
 
 
 @dataclass
@@ -69,22 +90,22 @@ _LANES: OrderedDict[tuple[str, str], _Lane] = OrderedDict()
 
 @dataclass(frozen=True)
 class _Publish:
-    """Runs in a task: one log file, one transaction."""
+    """Runs in a task: some log files, one transaction."""
 
     target: Target
     run: Run
     checkpoint_id: CheckpointId
 
-    def __call__(self, handle: Mapping[str, Any]) -> Outcome:
+    def __call__(self, handles: Sequence[Mapping[str, Any]]) -> Outcome:
         run = self.run
-        lane_id = ids.lane(run.pipeline, self.target.sink, run.lineage, handle["subtask"])
+        lane_id = ids.lane(run.pipeline, self.target.sink, run.lineage, handles[0]["subtask"])
         key = (lane_id, self.target.servers)
         with faults.point("commit.subtask"):
             lane = _LANES.pop(key, None)
             if lane is not None:
                 # Still ours if the transaction goes through: whoever initialises the id in between fences it.
                 try:
-                    return self._publish(key, lane, handle, patience=_PATIENCE)
+                    return self._publish(key, lane, handles, patience=_PATIENCE)
                 except ProduceError as error:
                     logger.info(
                         "transactional id %s is initialised again, another worker has taken it or the brokers were "
@@ -92,21 +113,22 @@ class _Publish:
                         lane_id,
                         error,
                     )
-            return self._publish(key, self._initialise(lane_id, handle), handle)
+            return self._publish(key, self._initialise(lane_id, handles), handles)
 
-    def _initialise(self, lane_id: str, handle: Mapping[str, Any]) -> _Lane:
+    def _initialise(self, lane_id: str, handles: Sequence[Mapping[str, Any]]) -> _Lane:
         """Rule 9: own the id, which ends what it had open and fences all others, and only then read the mark."""
         run, producer = self.run, self.target.producer(lane_id)
         try:
             producer.initialise()
             group, ledger = ids.mark_group(lane_id, self.run.lineage), ids.ledger_group(run.pipeline, self.target.sink)
             found = marks.read(self.target.settings, [group, ledger])
-            if not any(found.values()) and time.time() - handle["timestamp"] / 1000 > marks.LAST:
+            if not any(found.values()) and time.time() - handles[0]["timestamp"] / 1000 > marks.LAST:
+                which = ", ".join(str(handle["subtask"]) for handle in handles)
                 raise LostError(
-                    f"sink {self.target.sink!r}: subtask {handle['subtask']} of checkpoint {self.checkpoint_id} was "
+                    f"sink {self.target.sink!r}: rows of checkpoint {self.checkpoint_id} (subtasks {which}) were "
                     "sealed more than six days ago, and brokers forget by then what was published: only you can find "
                     "out, by looking for the rows",
-                    [handle],
+                    handles,
                     certain=False,
                 )
         except BaseException:
@@ -115,12 +137,12 @@ class _Publish:
         return _Lane(producer, max((mark.offset for mark in found[group]), default=0))
 
     def _publish(
-        self, key: tuple[str, str], lane: _Lane, handle: Mapping[str, Any], *, patience: float | None = None
+        self, key: tuple[str, str], lane: _Lane, handles: Sequence[Mapping[str, Any]], *, patience: float | None = None
     ) -> Outcome:
         outcome = Outcome.ALREADY_COMMITTED
         try:
             if lane.published <= self.checkpoint_id:
-                self._send(key[0], lane.producer, handle, patience)
+                self._send(key[0], lane.producer, handles, patience)
                 lane.published = self.checkpoint_id + 1
                 outcome = Outcome.COMMITTED
         except BaseException:
@@ -133,14 +155,18 @@ class _Publish:
         return outcome
 
     def _send(
-        self, lane_id: str, producer: TransactionalProducer, handle: Mapping[str, Any], patience: float | None
+        self,
+        lane_id: str,
+        producer: TransactionalProducer,
+        handles: Sequence[Mapping[str, Any]],
+        patience: float | None,
     ) -> None:
         run, mark = self.run, self.checkpoint_id + 1
-        batches = wal.read_log(run.location, handle)
+        files = [wal.read_log(run.location, handle) for handle in handles]
         producer.begin()
         writer = RowWriter(self.target, producer)
         try:
-            for batch in batches:
+            for batch in itertools.chain.from_iterable(files):
                 writer.write(batch)
         except RowError:
             # The producer is as good as ever, and its open transaction would hold consumers back.
