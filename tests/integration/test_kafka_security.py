@@ -32,7 +32,8 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.connectors.kafka import marks
 from holdfast.connectors.kafka.client import admin
-from holdfast.connectors.kafka.rdkafka import MESSAGE, TransactionalProducer
+from holdfast.connectors.kafka.library import MESSAGE
+from holdfast.connectors.kafka.rdkafka import TransactionalProducer
 from holdfast.connectors.kafka.sink import KafkaSink
 from holdfast.connectors.kafka.transactions import TransactionClient, TransactionRef
 from holdfast.errors import ConfigError, HoldfastError, SourceError

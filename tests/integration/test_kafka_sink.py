@@ -17,8 +17,9 @@ from confluent_kafka.admin import AdminClient
 import holdfast as hf
 from holdfast import errors
 from holdfast.connectors.kafka import ids, marks
+from holdfast.connectors.kafka.library import MESSAGE
 from holdfast.connectors.kafka.offsets import GroupOffset
-from holdfast.connectors.kafka.rdkafka import MESSAGE, TransactionalProducer
+from holdfast.connectors.kafka.rdkafka import TransactionalProducer
 from holdfast.connectors.kafka.sink import KafkaSink
 from holdfast.connectors.kafka.transactions import TransactionClient, TransactionRef
 from holdfast.testing import exercise_sink

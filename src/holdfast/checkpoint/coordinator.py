@@ -5,22 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.checkpoint import refusals
-from holdfast.checkpoint.delivery import Delivery, Retries, totals
+from holdfast.checkpoint.delivery import Delivery, Retries
 from holdfast.checkpoint.history import History
 from holdfast.checkpoint.log import CheckpointLog
+from holdfast.checkpoint.phases import Phases, summary
 from holdfast.checkpoint.ports import Batch, EnginePosition, Run, Sink, SubtaskReport, Tasks
-from holdfast.checkpoint.records import check_plain
 from holdfast.checkpoint.repair import Repairs
+from holdfast.checkpoint.sinkset import SinkSet, each
 from holdfast.checkpoint.upkeep import Upkeep, keep_up
-from holdfast.core.model import CheckpointId, Committable, Decided, Outcome
+from holdfast.core.model import CheckpointId, Committable, Decided
 from holdfast.core.recovery import STEPS, Commit, Moment, Step, complete_through, owed, plan_recovery
 from holdfast.core.states import Event, State, advance
-from holdfast.errors import PERMANENT, FencedError, LineageError
+from holdfast.errors import PERMANENT, FencedError
 from holdfast.testing import faults
 
 logger = logging.getLogger("holdfast")
@@ -45,8 +45,8 @@ class Coordinator:
     ) -> None:
         self._log = log
         self._sinks = list(sinks)
+        self._set = SinkSet(log, self._sinks, delivery)
         self._tasks = tasks
-        self._mode = delivery
         # At-least-once may double rows but never refuses to go on: a foreign or newer ledger is simply set aside.
         self._take_over = take_over or delivery == "at-least-once"
         self._delivery = Delivery(
@@ -61,9 +61,6 @@ class Coordinator:
         self._lagging: set[CheckpointId] = set()
         #: what earlier runs decided and did not finish
         self._inherited: frozenset[CheckpointId] = frozenset()
-        self._opened: list[Sink] = []
-        #: state of sinks that are no longer in the pipeline: kept, it may be all that knows of their rows
-        self._unclaimed: dict[str, Any] = {}
         #: the last files are being completed: whoever waits for the end waits for them
         self.completing = False
         #: a batch is being written: its state is in the making, so nobody else may plan
@@ -89,7 +86,7 @@ class Coordinator:
             if self._inherited:
                 logger.info("%d checkpoints are decided and not delivered yet: they come first", len(self._inherited))
             try:
-                self.run_info = self._open_sinks(schema)
+                self.run_info = self._set.open(schema, may_take_over=self._take_over)
                 with faults.point("recovery"):
                     self._perform(Moment.START)
                     self._repairs.check(position.committed)
@@ -107,10 +104,10 @@ class Coordinator:
 
         Nothing happens while a delivery is under way for longer than `wait`: the next start does it.
         """
-        if not any(isinstance(sink, Upkeep) for sink in self._opened) or not self._lock.acquire(timeout=wait):
+        if not any(isinstance(sink, Upkeep) for sink in self._set.opened) or not self._lock.acquire(timeout=wait):
             return
         try:
-            if self._opened and not self._writing and self.failure is None:
+            if self._set.opened and not self._writing and self.failure is None:
                 self.completing = True
                 # A sink that has not committed a decided checkpoint has a state without its rows: nothing to plan from.
                 ready = [sink for sink in self._sinks if not owed(self._log.facts, sink.name)]
@@ -124,8 +121,7 @@ class Coordinator:
         if not self._lock.acquire(timeout=wait):
             raise TimeoutError("a delivery is still under way")
         try:
-            opened, self._opened = self._opened, []
-            _each(lambda sink: sink.close(), reversed(opened))
+            self._set.close()
         finally:
             self._lock.release()
 
@@ -164,13 +160,13 @@ class Coordinator:
             return
         try:
             # What may be decided is not undone: after a record in doubt nothing is, until a new start has read the log.
-            still = self._opened and not self._writing and not self._log.in_doubt
+            still = self._set.opened and not self._writing and not self._log.in_doubt
             quiet = still and self._clock() >= self._swept + SWEEP_EVERY
             if self._lagging or quiet:
                 self._log.ensure_not_fenced()
                 self._perform(Moment.QUIET if quiet else Moment.TIMER)
                 self._repairs.check(None)
-            if self._opened and not self._writing:
+            if self._set.opened and not self._writing:
                 keep_up(self._log, self._sinks, self._tasks, self._clock())
         except PERMANENT as error:
             self.failure = error
@@ -208,7 +204,7 @@ class Coordinator:
                     mine = [c.data for c in committables if c.sink == sink.name]
                     if mine:
                         sink.validate(checkpoint_id, mine, self._tasks)
-                operator_state = self._snapshot(checkpoint_id)
+                operator_state = self._set.snapshot(checkpoint_id)
         except BaseException as error:
             self._abort(checkpoint_id, advance(state, Event.FAIL), started, error)
             self._blame_the_fence(error)
@@ -330,44 +326,7 @@ class Coordinator:
             if checkpoint_id != current:
                 inherited = checkpoint_id in self._inherited
                 self._history.add(checkpoint_id, {"status": State.COMPLETE, "restored": inherited})
-            _each(lambda sink, number=checkpoint_id: sink.notify_checkpoint_complete(number), self._sinks)  # type: ignore[misc]
-
-    def _open_sinks(self, schema: Any) -> Run:
-        """Open every sink; on a take-over, give this location a new lineage so that old ledgers are set aside."""
-        try:
-            return self._open_all(schema, take_over=False)
-        except LineageError:
-            if not self._take_over:
-                raise
-            self.close()
-            self._log.replace_lineage()
-            return self._open_all(schema, take_over=True)
-
-    def _open_all(self, schema: Any, *, take_over: bool) -> Run:
-        log = self._log
-        run = Run(
-            log.pipeline, log.lineage, log.generation, log.storage.url, self._mode, log.last_decided, take_over, schema
-        )
-        for sink in self._sinks:
-            sink.open(run)
-            self._opened.append(sink)
-        # Here, since a state too can show that this checkpoint location is an old copy.
-        self._restore_state()
-        return run
-
-    def _restore_state(self) -> None:
-        last = self._log.last_decided
-        saved = {} if last is None else self._log.facts.decided[last].state
-        self._unclaimed = {k: v for k, v in saved.items() if k not in {sink.name for sink in self._sinks}}
-        for sink in self._sinks:
-            sink.initialize_state(saved.get(sink.name))
-
-    def _snapshot(self, checkpoint_id: CheckpointId) -> dict[str, Any]:
-        states = {
-            sink.name: check_plain(f"sink {sink.name!r}: snapshot_state", sink.snapshot_state(checkpoint_id))
-            for sink in self._sinks
-        }
-        return self._unclaimed | {name: state for name, state in states.items() if state is not None}
+            each(lambda sink, number=checkpoint_id: sink.notify_checkpoint_complete(number), self._sinks)  # type: ignore[misc]
 
     def _add_history(
         self,
@@ -378,53 +337,9 @@ class Coordinator:
         decided: Decided,
         done: Mapping[Commit, Any],
     ) -> None:
-        sinks = {
-            name: {**totals(decided.of(name)), "outcome": done.get(Commit(checkpoint_id, name), "pending")}
-            for name in decided.sinks
-        }
-        for name in self._log.facts.commits.get(checkpoint_id, ()):
-            if sinks[name]["outcome"] == "pending":  # the timer was faster
-                sinks[name]["outcome"] = Outcome.COMMITTED
-        entry = {
-            "status": state,
-            "started": clock.started,
-            "durations": clock.durations,
-            "rows": sum(r.rows for r in reports),
-            "bytes": sum(r.bytes for r in reports),
-            "subtasks": len(reports),
-            "sinks": sinks,
-        }
+        committed = self._log.facts.commits.get(checkpoint_id, ())
+        entry = {"status": state, **clock.told(), **summary(checkpoint_id, reports, decided, done, committed)}
         self._history.add(checkpoint_id, entry)
-
-
-class Phases:
-    """Measures the phases of one checkpoint."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self.started = int(clock() * 1000)
-        self.durations: dict[str, float] = {}
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Add the time of this block to a phase."""
-        begin = self._clock()
-        try:
-            yield
-        finally:
-            self.durations[name] = round(self.durations.get(name, 0.0) + self._clock() - begin, 6)
-
-
-def _each(do: Callable[[Sink], None], sinks: Iterable[Sink]) -> None:
-    """Do it for every sink, even if one of them raises; then raise the first error."""
-    errors = []
-    for sink in sinks:
-        try:
-            do(sink)
-        except Exception as error:  # noqa: BLE001  raised below
-            errors.append(error)
-    if errors:
-        raise errors[0]
 
 
 def first_line(error: BaseException) -> str:

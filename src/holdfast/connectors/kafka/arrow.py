@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.connectors.kafka import headers
+from holdfast.connectors.kafka.library import MESSAGE, PARTITION_UA
 from holdfast.connectors.kafka.partitioner import LONGEST_KEY, MURMUR2_RANDOM, murmur2, of_keys, order_by, without_key
-from holdfast.connectors.kafka.rdkafka import MESSAGE, PARTITION_UA
 from holdfast.errors import ConfigError, RowError
 
 COLUMNS = ("key", "value", "topic", "partition", "headers")

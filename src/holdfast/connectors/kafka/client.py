@@ -33,7 +33,7 @@ def client_config(servers: str, options: Mapping[str, str]) -> dict[str, Any]:
     What only Java's client knows (`fetch.max.wait.ms`) is left out: librdkafka would refuse it, and it is Spark's. Of
     the security settings nothing is left out: one without a translation is an error that names it.
     """
-    from holdfast.connectors.kafka.rdkafka import takes
+    from holdfast.connectors.kafka.library import takes
 
     # Spark's options know no case, and all of Kafka's are in small letters.
     given = {key.lower(): value for key, value in options.items()}

@@ -1,7 +1,6 @@
 """librdkafka's transactional producer, called directly.
 
-So rows go from Arrow buffers into it without a Python object a row. The library is the one inside confluent-kafka's
-package; no second copy is loaded.
+So rows go from Arrow buffers into it without a Python object a row.
 """
 
 from __future__ import annotations
@@ -11,31 +10,20 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
-from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
-from functools import cache
+from ctypes import POINTER, c_int
 from typing import Any
 
 import numpy as np
 
 from holdfast.connectors.kafka import headers
 from holdfast.connectors.kafka.denied import TRANSACTIONAL_ID, denied
+from holdfast.connectors.kafka.library import DELIVERY, PARTITION_UA, STATISTICS, Metadata, TopicPartition, library
 from holdfast.connectors.kafka.security import without_secrets
-from holdfast.errors import ConfigError, HoldfastError, MissingExtraError, RowError
+from holdfast.errors import ConfigError, HoldfastError, RowError
 
-#: The C structure rd_kafka_message_t, as an array of which a batch is handed over.
-MESSAGE = np.dtype(
-    {
-        "names": ["err", "rkt", "partition", "payload", "len", "key", "key_len", "offset", "private"],
-        "formats": ["i4", "u8", "i4", "u8", "u8", "u8", "u8", "i8", "u8"],
-        "offsets": [0, 8, 16, 24, 32, 40, 48, 56, 64],
-        "itemsize": 72,
-    }
-)
-PARTITION_UA = -1
 _QUEUE_FULL = -184
 #: Kafka's codes of a topic that is just being made: unknown, without a leader
 _NOT_YET = (3, 5)
-_UNKNOWN = -2
 _COPY, _PARTITION = 0x2, 0x8
 #: How often librdkafka tells its statistics, and how long to wait when its queue is full: it tells of errors only.
 _TOLD_MS, _FULL_MS = 20, 10
@@ -43,42 +31,6 @@ _TOLD_MS, _FULL_MS = 20, 10
 _GRACE = 2.0
 #: Producers that were given up, and what their last call still uses.
 _GIVEN_UP: list[tuple[Any, ...]] = []
-_DELIVERY = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
-_STATISTICS = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p)
-
-
-class _TopicPartition(ctypes.Structure):
-    """The C structure rd_kafka_topic_partition_t."""
-
-    _fields_ = [
-        ("topic", c_char_p),
-        ("partition", c_int32),
-        ("offset", c_int64),
-        ("metadata", c_void_p),
-        ("metadata_size", c_size_t),
-        ("opaque", c_void_p),
-        ("err", c_int),
-        ("private", c_void_p),
-    ]
-
-
-class _MetadataTopic(ctypes.Structure):
-    """The C structure rd_kafka_metadata_topic."""
-
-    _fields_ = [("topic", c_char_p), ("partition_cnt", c_int), ("partitions", c_void_p), ("err", c_int)]
-
-
-class _Metadata(ctypes.Structure):
-    """The C structure rd_kafka_metadata."""
-
-    _fields_ = [
-        ("broker_cnt", c_int),
-        ("brokers", c_void_p),
-        ("topic_cnt", c_int),
-        ("topics", POINTER(_MetadataTopic)),
-        ("orig_broker_id", c_int32),
-        ("orig_broker_name", c_char_p),
-    ]
 
 
 class ProduceError(HoldfastError):
@@ -91,66 +43,6 @@ class ProduceError(HoldfastError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Comes back from an executor as it was."""
         return type(self), (str(self), self.code)
-
-
-@cache
-def library() -> ctypes.CDLL:
-    """librdkafka, with the signatures used here."""
-    try:
-        import confluent_kafka.cimpl as cimpl
-    except ImportError as error:
-        raise MissingExtraError("Kafka needs more packages: pip install 'holdfast[kafka]'") from error
-    lib = ctypes.CDLL(cimpl.__file__)
-    signatures: dict[str, tuple[Any, list[Any]]] = {
-        "rd_kafka_conf_new": (c_void_p, []),
-        "rd_kafka_conf_set": (c_int, [c_void_p, c_char_p, c_char_p, c_char_p, c_size_t]),
-        "rd_kafka_conf_set_dr_msg_cb": (None, [c_void_p, _DELIVERY]),
-        "rd_kafka_conf_set_stats_cb": (None, [c_void_p, _STATISTICS]),
-        "rd_kafka_conf_destroy": (None, [c_void_p]),
-        "rd_kafka_new": (c_void_p, [c_int, c_void_p, c_char_p, c_size_t]),
-        "rd_kafka_destroy": (None, [c_void_p]),
-        "rd_kafka_poll": (c_int, [c_void_p, c_int]),
-        "rd_kafka_flush": (c_int, [c_void_p, c_int]),
-        "rd_kafka_purge": (c_int, [c_void_p, c_int]),
-        "rd_kafka_outq_len": (c_int, [c_void_p]),
-        "rd_kafka_err2str": (c_char_p, [c_int]),
-        "rd_kafka_topic_new": (c_void_p, [c_void_p, c_char_p, c_void_p]),
-        "rd_kafka_topic_destroy": (None, [c_void_p]),
-        "rd_kafka_produce_batch": (c_int, [c_void_p, c_int32, c_int, c_void_p, c_int]),
-        "rd_kafka_produceva": (c_void_p, [c_void_p, c_void_p, c_size_t]),
-        "rd_kafka_headers_new": (c_void_p, [c_size_t]),
-        "rd_kafka_headers_destroy": (None, [c_void_p]),
-        "rd_kafka_header_add": (c_int, [c_void_p, c_char_p, ctypes.c_ssize_t, c_char_p, ctypes.c_ssize_t]),
-        "rd_kafka_metadata": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_int]),
-        "rd_kafka_metadata_destroy": (None, [c_void_p]),
-        "rd_kafka_init_transactions": (c_void_p, [c_void_p, c_int]),
-        "rd_kafka_begin_transaction": (c_void_p, [c_void_p]),
-        "rd_kafka_abort_transaction": (c_void_p, [c_void_p, c_int]),
-        "rd_kafka_commit_transaction": (c_void_p, [c_void_p, c_int]),
-        "rd_kafka_send_offsets_to_transaction": (c_void_p, [c_void_p, c_void_p, c_void_p, c_int]),
-        "rd_kafka_consumer_group_metadata_new": (c_void_p, [c_char_p]),
-        "rd_kafka_consumer_group_metadata_destroy": (None, [c_void_p]),
-        "rd_kafka_topic_partition_list_new": (c_void_p, [c_int]),
-        "rd_kafka_topic_partition_list_add": (c_void_p, [c_void_p, c_char_p, c_int32]),
-        "rd_kafka_topic_partition_list_destroy": (None, [c_void_p]),
-        "rd_kafka_error_code": (c_int, [c_void_p]),
-        "rd_kafka_error_string": (c_char_p, [c_void_p]),
-        "rd_kafka_error_destroy": (None, [c_void_p]),
-    }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(lib, name)
-        function.restype, function.argtypes = result, arguments
-    return lib
-
-
-def takes(key: str) -> bool:
-    """Whether librdkafka has a setting of this name."""
-    lib, problem = library(), ctypes.create_string_buffer(512)
-    conf = lib.rd_kafka_conf_new()
-    try:
-        return bool(lib.rd_kafka_conf_set(conf, key.encode(), b"", problem, len(problem)) != _UNKNOWN)
-    finally:
-        lib.rd_kafka_conf_destroy(conf)
 
 
 class TransactionalProducer:
@@ -170,7 +62,7 @@ class TransactionalProducer:
         self._topics: dict[str, int] = {}
         self._seen: set[str] = set()
         # The callbacks must live as long as the producer.
-        self._on_delivery, self._on_statistics = _DELIVERY(self._delivered), _STATISTICS(self._statistics)
+        self._on_delivery, self._on_statistics = DELIVERY(self._delivered), STATISTICS(self._statistics)
         told = _TOLD_MS if identified else 0
         self._handle: int | None = self._new({**_DEFAULTS, **config, **_FIXED, "statistics.interval.ms": told})
 
@@ -279,7 +171,7 @@ class TransactionalProducer:
 
     def _look_up(self, topic: str) -> tuple[int, int]:
         """(partitions, error code) of a topic."""
-        found = POINTER(_Metadata)()
+        found = POINTER(Metadata)()
         code = self._lib.rd_kafka_metadata(
             self._handle, 0, self._topic(topic), ctypes.byref(found), min(self._timeout, 30_000)
         )
@@ -304,7 +196,7 @@ class TransactionalProducer:
         offsets = lib.rd_kafka_topic_partition_list_new(1)
         metadata = lib.rd_kafka_consumer_group_metadata_new(group.encode())
         entry = ctypes.cast(
-            lib.rd_kafka_topic_partition_list_add(offsets, topic.encode(), 0), POINTER(_TopicPartition)
+            lib.rd_kafka_topic_partition_list_add(offsets, topic.encode(), 0), POINTER(TopicPartition)
         ).contents
         try:
             # With its final NUL: confluent-kafka reads notes as C strings, and would read on beyond one without.

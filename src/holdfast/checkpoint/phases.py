@@ -1,0 +1,57 @@
+"""What the history says of one checkpoint: how long each phase took, and what went where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from holdfast.checkpoint.delivery import totals
+from holdfast.checkpoint.ports import SubtaskReport
+from holdfast.core.model import CheckpointId, Decided, Outcome
+from holdfast.core.recovery import Commit
+
+
+class Phases:
+    """Measures the phases of one checkpoint."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.started = int(clock() * 1000)
+        self.durations: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time of this block to a phase."""
+        begin = self._clock()
+        try:
+            yield
+        finally:
+            self.durations[name] = round(self.durations.get(name, 0.0) + self._clock() - begin, 6)
+
+    def told(self) -> dict[str, Any]:
+        """For the history."""
+        return {"started": self.started, "durations": self.durations}
+
+
+def summary(
+    checkpoint_id: CheckpointId,
+    reports: Sequence[SubtaskReport],
+    decided: Decided,
+    done: Mapping[Commit, Any],
+    committed: Collection[str],
+) -> dict[str, Any]:
+    """Rows, bytes and subtasks, and what became of them in each sink."""
+    sinks = {
+        name: {**totals(decided.of(name)), "outcome": done.get(Commit(checkpoint_id, name), "pending")}
+        for name in decided.sinks
+    }
+    for name in committed:
+        if sinks[name]["outcome"] == "pending":  # the timer was faster
+            sinks[name]["outcome"] = Outcome.COMMITTED
+    return {
+        "rows": sum(r.rows for r in reports),
+        "bytes": sum(r.bytes for r in reports),
+        "subtasks": len(reports),
+        "sinks": sinks,
+    }
