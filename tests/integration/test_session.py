@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -26,6 +28,25 @@ def test_a_running_session_with_another_python_is_refused(spark: SparkSession, m
     monkeypatch.setattr(sys, "executable", "/opt/other/bin/python")
     with pytest.raises(errors.ConfigError, match=r"not /opt/other/bin/python.*stop it first"):
         hf.session("x")
+
+
+def test_java_options_of_the_user_are_added_to_the_defaults(spark: SparkSession) -> None:
+    given = spark.conf.get("spark.driver.extraJavaOptions")
+    assert given.startswith("-Darrow.enable_unsafe_memory_access=true ") and given.endswith("-Xshare:auto")
+    java = spark.sparkContext._jvm.java.lang.System
+    assert java.getProperty("arrow.enable_unsafe_memory_access") == "true"
+
+
+def test_tasks_of_both_kinds_run_in_the_same_workers(spark: SparkSession) -> None:
+    """Each worker has its imports to do; Spark keeps other ones for SQL if their environment differs."""
+    plain = set(spark.sparkContext.parallelize(range(8), 8).map(lambda _: os.getpid()).collect())
+
+    def pids(batches):
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"pid": [os.getpid()]})
+
+    rows = spark.range(8, numPartitions=8).mapInArrow(pids, "pid long").collect()
+    assert {row.pid for row in rows} & plain
 
 
 def test_a_session_needs_a_name() -> None:

@@ -20,7 +20,11 @@ _DEFAULTS = {
     "spark.driver.bindAddress": "127.0.0.1",
     # Over TCP every task waits 40 ms: Spark sends its last bytes only when the worker's system acknowledges the others.
     "spark.python.unix.domain.socket.enabled": str(os.name == "posix").lower(),
+    # With it Spark starts other workers for SQL than for RDDs, and holdfast uses both.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
 }
+#: Arrow's own advice for production: without it each access to a value checks again what its writer has checked.
+_JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 
 def session(app_name: str, *, kafka: bool = False, conf: Mapping[str, str] | None = None) -> SparkSession:
@@ -44,6 +48,8 @@ def session(app_name: str, *, kafka: bool = False, conf: Mapping[str, str] | Non
         return running
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {**_DEFAULTS, "spark.pyspark.python": sys.executable, **(conf or {})}
+    for key in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
+        settings[key] = f"{_JAVA_OPTIONS} {settings.get(key, '')}".strip()
     if kafka:
         jars = [str(jar) for jar in resolve(SPARK_KAFKA)]
         settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars", ""), *jars]))

@@ -18,6 +18,7 @@ from holdfast.checkpoint.storage import open_storage
 from holdfast.core.naming import check_name
 from holdfast.errors import ConfigError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
+from holdfast.spark.batches import ArrowBatches
 from holdfast.spark.kafka import KafkaProgress
 from holdfast.spark.live import HoldfastQuery, reserve
 from holdfast.spark.tasks import SparkBatch, SparkTasks
@@ -92,9 +93,11 @@ class HoldfastWriter(DataStreamWriter):
             def advance() -> None:
                 sources.commit(coordinator.complete_through, self._location)
 
+            batches = ArrowBatches()
+
             def run(frame: DataFrame, batch_id: int) -> None:
                 advance()
-                coordinator.run(batch_id, SparkBatch(frame))
+                coordinator.run(batch_id, SparkBatch(frame, batches))
 
             try:
                 super().foreachBatch(run)

@@ -22,6 +22,7 @@ from holdfast.core.repair import Replayed
 from holdfast.errors import HoldfastError
 from holdfast.sinks.subtask import DIGEST, digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
+from holdfast.spark.batches import ArrowBatches
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -31,8 +32,8 @@ _REPORT = pa.schema([("report", pa.string())])
 class SparkBatch:
     """One micro-batch, as the coordinator wants it."""
 
-    def __init__(self, frame: DataFrame) -> None:
-        self._frame = frame
+    def __init__(self, frame: DataFrame, batches: ArrowBatches) -> None:
+        self._frame, self._batches = frame, batches
 
     def write(
         self,
@@ -61,8 +62,11 @@ class SparkBatch:
 
         hashed = repair > 0 or any(sink.repairable for sink in sinks)
         frame = with_digest(self._frame) if hashed else self._frame
+        self._batches.limit(frame.sparkSession)
         rows = frame.mapInArrow(write_partition, "report string").collect()
-        return sorted((_parse(row[0]) for row in rows), key=lambda report: report.subtask)
+        reports = sorted((_parse(row[0]) for row in rows), key=lambda report: report.subtask)
+        self._batches.learn(reports)
+        return reports
 
     def digests(self) -> list[Replayed]:
         """The same plan as `write`, with all columns: another one could be split in another way."""
