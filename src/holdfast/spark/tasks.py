@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import json
-import operator
 import pickle
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark import SparkContext, TaskContext
-from pyspark.sql import DataFrame, functions
+from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from holdfast.checkpoint.ports import Run, SubtaskReport
@@ -87,15 +86,17 @@ class SparkBatch:
 
 
 def with_digest(frame: DataFrame) -> DataFrame:
-    """The rows with a hash of each, computed in the JVM; nulls count, which `xxhash64` alone would skip."""
-    columns = [functions.col(f"`{name.replace('`', '``')}`") for name in frame.columns]
-    nulls = [functions.when(column.isNull(), 1 << n).otherwise(0) for n, column in enumerate(columns[:60])]
-    missing = functools.reduce(operator.add, nulls).cast("long")
+    """The rows with a hash of each, computed in the JVM; nulls count, which `xxhash64` alone would skip.
+
+    As text: an object for each column and function would cost a call to the JVM each, in every batch.
+    """
+    columns = [f"`{name.replace('`', '``')}`" for name in frame.columns]
+    nulls = " + ".join(f"IF({column} IS NULL, {1 << n}L, 0L)" for n, column in enumerate(columns[:60]))
     hashable = [
-        functions.to_json(column, {"ignoreNullFields": "false"}) if _is_nested(field.dataType) else column
+        f"to_json({column}, map('ignoreNullFields', 'false'))" if _is_nested(field.dataType) else column
         for column, field in zip(columns, frame.schema.fields, strict=True)
     ]
-    return frame.withColumn(DIGEST, functions.xxhash64(missing, *hashable))
+    return frame.selectExpr("*", f"xxhash64({', '.join([nulls, *hashable])}) AS {DIGEST}")
 
 
 def _is_nested(kind: DataType) -> bool:
