@@ -2,8 +2,9 @@
 
 Four partitions, rows of 16-byte keys and 100-byte values, one broker for all. Every run is a process of its own; the
 ways take turns, and a round has one run of each. `steady` is the median time of a micro-batch after the first ones of a
-run and before the one that meets the end of the topic; `whole` is from the start of the process until a read-committed consumer could see the last row; `latency` is that
-of small micro-batches, from Spark's trigger until a consumer in another process had all rows.
+run and before the one that meets the end of the topic; `whole` is from the start of the process until a read-committed
+consumer could see the last row; `latency` is that of small micro-batches, from Spark's trigger until a consumer in
+another process had all rows.
 """
 
 from __future__ import annotations
