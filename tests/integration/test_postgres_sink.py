@@ -230,6 +230,15 @@ def test_the_same_unique_key_in_two_subtasks_is_an_error_and_no_endless_wait(que
     assert query.leftovers == []
 
 
+def test_a_start_does_not_wait_for_ever_for_a_table_that_somebody_has_locked(query: Query) -> None:
+    query.select("CREATE TABLE t (id bigint, name text)")
+    with psycopg.connect(query.dsn) as other:
+        other.execute("LOCK TABLE t")
+        with pytest.raises(HoldfastError, match=r"table t of .* is locked by somebody for longer than .*0.5 s"):
+            query.start(lock_timeout=0.5)
+    query.start(lock_timeout=0.5)
+
+
 @pytest.mark.parametrize(("first", "second"), [APPENDING, APPENDING[::-1]])
 def test_the_mode_may_change_between_restarts(query: Query, first: str, second: str) -> None:
     run = query.start(mode=first)

@@ -58,6 +58,7 @@ class Server:
             PATIENCE if patience is None else patience,
         )
         with connection:
+            connection.execute(f"SET lock_timeout = {self.lock_timeout_ms}")
             yield connection
 
     def session(self) -> Session:

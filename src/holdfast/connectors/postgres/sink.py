@@ -11,13 +11,13 @@ from holdfast.checkpoint.ports import Run, Tasks
 from holdfast.connectors.postgres import staging, two_phase
 from holdfast.connectors.postgres.ledger import Ledger
 from holdfast.connectors.postgres.names import check_identifier, parse_table
-from holdfast.connectors.postgres.server import Server
+from holdfast.connectors.postgres.server import Server, drivers
 from holdfast.connectors.postgres.staging import StagingWriter
 from holdfast.connectors.postgres.table import Target, Upsert, create_statement, resolve
 from holdfast.connectors.postgres.two_phase import PreparingWriter
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
-from holdfast.errors import ConfigError, RowError
+from holdfast.errors import ConfigError, HoldfastError, RowError
 from holdfast.sinks.ledger import check_ledger
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
@@ -84,9 +84,20 @@ class PostgresSink(TwoPhaseCommitSink):
                 ledger.take_over(connection, run)
             check_ledger(run, ledger.where, ledger.read(connection, run.pipeline))
             if run.schema is not None:
-                if self.create:
-                    connection.execute(create_statement(self.table, run.schema, self._asked.key))
-                self._target, self._upsert = resolve(connection, self.name, self.table, run.schema, self._asked)
+                self._find_table(connection, run.schema)
+
+    def _find_table(self, connection: Any, schema: pa.Schema) -> None:
+        psycopg, _, _ = drivers()
+        try:
+            if self.create:
+                connection.execute(create_statement(self.table, schema, self._asked.key))
+            self._target, self._upsert = resolve(connection, self.name, self.table, schema, self._asked)
+        except psycopg.errors.LockNotAvailable as error:
+            raise HoldfastError(
+                f"sink {self.name!r}: table {self.table} of {self.server} is locked by somebody for longer than "
+                f"lock_timeout ({self.server.lock_timeout_ms / 1000:g} s): pg_stat_activity and pg_prepared_xacts tell "
+                "by whom. Start again when it is free"
+            ) from error
 
     def recover(
         self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
