@@ -21,7 +21,6 @@ from holdfast.core.repair import Replayed
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.sinks.write_ahead import WriteAheadSink
-from holdfast.testing.local import with_digest
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 Rows = Sequence[Sequence[int]]
@@ -66,14 +65,14 @@ class InProcessBatch:
                 self.on_task(subtask)
             attempt = next(_attempts)
             tasks = [make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp, repair) for sink in sinks]
-            reports.append(write_subtask(sinks, tasks, map(with_digest, self._ready(rows))))
+            reports.append(write_subtask(sinks, tasks, self._ready(rows)))
         return reports
 
     def _ready(self, rows: Sequence[Any]) -> list[pa.RecordBatch]:
         return list(rows) if rows and isinstance(rows[0], pa.RecordBatch) else batches(rows)
 
     def digests(self) -> list[Replayed]:
-        found = [digest_partition(n, map(with_digest, self._ready(rows))) for n, rows in enumerate(self.partitions)]
+        found = [digest_partition(n, self._ready(rows)) for n, rows in enumerate(self.partitions)]
         return [replayed for replayed in found if replayed is not None]
 
     def drain(self) -> None:

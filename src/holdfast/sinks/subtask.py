@@ -9,7 +9,6 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run, SubtaskReport
@@ -17,11 +16,10 @@ from holdfast.core.model import CheckpointId, Committable
 from holdfast.core.naming import Task
 from holdfast.core.repair import Replayed
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.sinks.digest import Digest
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.testing import faults
 
-#: The column of row hashes that the engine adds when a sink is repairable.
-DIGEST = "__holdfast_digest"
 _current: ContextVar[Task | None] = ContextVar("holdfast_task", default=None)
 
 
@@ -61,33 +59,11 @@ def make_task(
     )
 
 
-class Digest:
-    """Order-free digest of a partition: the sum of its rows' hashes, which the engine adds as one more column."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self._sum: int | None = None
-
-    def strip(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Count the batch, add its hashes up, and give it back without them."""
-        self.rows += batch.num_rows
-        if DIGEST not in batch.schema.names:
-            return batch
-        hashes = batch.column(DIGEST).to_numpy().view(np.uint64)
-        self._sum = (self._sum or 0) + int(hashes.sum(dtype=np.uint64))
-        return batch.drop_columns([DIGEST])
-
-    @property
-    def text(self) -> str | None:
-        """Sixteen hexadecimal digits, None when the rows carried no hashes."""
-        return None if self._sum is None else f"{self._sum % (1 << 64):016x}"
-
-
 def digest_partition(subtask: int, batches: Iterable[pa.RecordBatch]) -> Replayed | None:
     """What a partition holds, None when it is empty; the rows go nowhere."""
     digest = Digest()
     for batch in batches:
-        digest.strip(batch)
+        digest.add(batch)
     return Replayed(subtask, digest.rows, digest.text or "") if digest.rows else None
 
 
@@ -103,12 +79,12 @@ def write_subtask(
     """
     begun: list[tuple[TwoPhaseCommitSink, Task, Any]] = []
     rows = size = 0
-    digest = Digest()
+    digest = Digest(hashed=any(sink.repairable for sink in sinks) or any(task.repair for task in tasks))
     try:
-        for given in batches:
-            if given.num_rows == 0:
+        for batch in batches:
+            if batch.num_rows == 0:
                 continue
-            batch = digest.strip(given)
+            digest.add(batch)
             if not begun:
                 for sink, task in zip(sinks, tasks, strict=True):
                     with running(task):

@@ -13,13 +13,12 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyspark import SparkContext, TaskContext
 from pyspark.sql import DataFrame
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from holdfast.checkpoint.ports import Run, SubtaskReport
 from holdfast.core.model import CheckpointId, Committable
 from holdfast.core.repair import Replayed
 from holdfast.errors import HoldfastError
-from holdfast.sinks.subtask import DIGEST, digest_partition, make_task, write_subtask
+from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark.batches import ArrowBatches
 
@@ -59,16 +58,14 @@ class SparkBatch:
             spare_collector()
             yield _message(asdict(report))
 
-        hashed = repair > 0 or any(sink.repairable for sink in sinks)
-        frame = with_digest(self._frame) if hashed else self._frame
-        self._batches.limit(frame.sparkSession)
-        rows = frame.mapInArrow(write_partition, "report string").collect()
+        self._batches.limit(self._frame.sparkSession)
+        rows = self._frame.mapInArrow(write_partition, "report string").collect()
         reports = sorted((_parse(row[0]) for row in rows), key=lambda report: report.subtask)
         self._batches.learn(reports)
         return reports
 
     def digests(self) -> list[Replayed]:
-        """The same plan as `write`, with all columns: another one could be split in another way."""
+        """See holdfast.checkpoint.ports.Batch; the same plan as `write`: another one could be split in another way."""
 
         def digest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             context = TaskContext.get()
@@ -77,31 +74,12 @@ class SparkBatch:
             if found is not None:
                 yield _message(asdict(found))
 
-        rows = with_digest(self._frame).mapInArrow(digest, "report string").collect()
+        rows = self._frame.mapInArrow(digest, "report string").collect()
         return sorted((Replayed(**json.loads(row[0])) for row in rows), key=lambda r: r.subtask)
 
     def drain(self) -> None:
         """Run the batch into nothing."""
         self._frame.write.format("noop").mode("overwrite").save()
-
-
-def with_digest(frame: DataFrame) -> DataFrame:
-    """The rows with a hash of each, computed in the JVM; nulls count, which `xxhash64` alone would skip.
-
-    As text: an object for each column and function would cost a call to the JVM each, in every batch.
-    """
-    columns = [f"`{name.replace('`', '``')}`" for name in frame.columns]
-    nulls = " + ".join(f"IF({column} IS NULL, {1 << n}L, 0L)" for n, column in enumerate(columns[:60]))
-    hashable = [
-        f"to_json({column}, map('ignoreNullFields', 'false'))" if _is_nested(field.dataType) else column
-        for column, field in zip(columns, frame.schema.fields, strict=True)
-    ]
-    return frame.selectExpr("*", f"xxhash64({', '.join([nulls, *hashable])}) AS {DIGEST}")
-
-
-def _is_nested(kind: DataType) -> bool:
-    """Spark refuses to hash maps, and skips nulls inside the others."""
-    return isinstance(kind, ArrayType | MapType | StructType)
 
 
 def _message(body: dict[str, Any]) -> pa.RecordBatch:

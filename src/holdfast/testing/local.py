@@ -6,7 +6,6 @@ as JSON. Task attempt numbers begin at 0 in every run, as they do in a restarted
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import os
@@ -27,7 +26,7 @@ from holdfast.checkpoint.ports import EnginePosition, Run, SubtaskReport
 from holdfast.checkpoint.storage import LocalStorage
 from holdfast.core.model import CheckpointId, Committable
 from holdfast.core.repair import Replayed
-from holdfast.sinks.subtask import DIGEST, digest_partition, make_task, write_subtask
+from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.testing import faults
 
@@ -100,7 +99,7 @@ class LocalBatch:
 
     def digests(self) -> list[Replayed]:
         """See holdfast.checkpoint.ports.Batch."""
-        found = [digest_partition(n, map(with_digest, part)) for n, part in enumerate(self.partitions)]
+        found = [digest_partition(n, part) for n, part in enumerate(self.partitions)]
         return [replayed for replayed in found if replayed is not None]
 
     def drain(self) -> None:
@@ -119,18 +118,11 @@ class LocalBatch:
         attempt = next(self.attempts)
         copies = [travel(sink) for sink in sinks]
         tasks = [make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp, repair) for sink in copies]
-        batches = map(with_digest, self.partitions[subtask])
+        batches = iter(self.partitions[subtask])
         report = write_subtask(copies, tasks, _broken(batches) if subtask == self._failing else batches)
         body = json.loads(json.dumps(asdict(report)))
         committables = tuple(Committable(**c) for c in body.pop("committables"))
         return SubtaskReport(**body, committables=committables)
-
-
-def with_digest(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with a hash of each, as the engine adds them for sinks that are repairable."""
-    texts = [repr(sorted(row.items())).encode() for row in batch.to_pylist()]
-    hashes = [int.from_bytes(hashlib.sha256(text).digest()[:8], "big", signed=True) for text in texts]
-    return batch.append_column(DIGEST, pa.array(hashes, pa.int64()))
 
 
 def _broken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
