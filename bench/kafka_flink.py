@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.kafka_topics import ALIKE
+from bench.kafka_topics import ALIKE, PARTITIONS
 from holdfast.spark.jars import Coordinate, cache_folder, resolve
 
 VERSION = "2.3.0"
@@ -80,7 +80,7 @@ def script(servers: str, source: str, target: str) -> str:
     settings = {
         "execution.target": "local",
         "table.dml-sync": "true",
-        "parallelism.default": "2",
+        "parallelism.default": str(PARTITIONS),
         "execution.checkpointing.interval": f"{CHECKPOINT_MS} ms",
     }
     lines = [f"SET '{key}' = '{value}';" for key, value in settings.items()]
@@ -94,7 +94,7 @@ def script(servers: str, source: str, target: str) -> str:
 def command(folder: Path, servers: str, source: str, target: str) -> tuple[list[str], dict[str, str]]:
     """(command, environment) of one run."""
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text("parallelism.default: 2\n")
+    (folder / "config.yaml").write_text(f"parallelism.default: {PARTITIONS}\n")
     (folder / "log4j.properties").write_text(_LOGGING)
     (folder / "job.sql").write_text(script(servers, source, target))
     home = os.environ.get("JAVA_HOME")

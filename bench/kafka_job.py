@@ -21,7 +21,7 @@ SPARK, TWO_PHASE, WRITE_AHEAD, RAW = "spark", "two-phase", "write-ahead", "librd
 def spark_run(way: str, servers: str, source: str, target: str, batch: int, folder: Path) -> list[dict[str, Any]]:
     """Kafka -> Kafka with the same session and source for every sink; the progress of each micro-batch."""
     conf = {
-        "spark.master": "local[2]",
+        "spark.master": f"local[{PARTITIONS}]",
         "spark.log.level": "ERROR",
         "spark.driver.memory": "2g",
         "spark.sql.streaming.numRecentProgressUpdates": "5000",

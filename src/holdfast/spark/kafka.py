@@ -22,6 +22,9 @@ logger = logging.getLogger("holdfast")
 ISOLATION = ("read_committed", "read_uncommitted")
 #: Marks that travel in the source's options, so that write_stream finds them again in the plan.
 _GROUP, _COMMIT, _START, _PROBLEM = (f"holdfast.{name}" for name in ("group", "commit", "start", "problem"))
+#: By default Kafka's consumer hands out 500 rows at a time, and each time Spark asks the broker twice for the ends of the
+#: partition: a quarter of the time of a batch. What is held in memory is what was fetched, whatever this says.
+_DEFAULTS = {"kafka.max.poll.records": "10000"}
 _OURS = (
     "subscribe", "subscribepattern", "assign", "startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp",
     "kafka.group.id", "kafka.isolation.level", "kafka.bootstrap.servers",
@@ -63,7 +66,7 @@ def read_kafka(
             raise ConfigError(f"options: {key} is set by read_kafka: use its own arguments")
     mode = commit_mode(checkpointing=True, commit_on_checkpoints=commit_offsets is not False)
     starts = _start_options(servers, topics, pattern, group_id, begin, given)
-    reader = spark.readStream.format("kafka").options(**given).options(**starts)
+    reader = spark.readStream.format("kafka").options(**{**_DEFAULTS, **given}).options(**starts)
     reader = reader.option("kafka.bootstrap.servers", servers).option("kafka.isolation.level", isolation)
     reader = (
         reader.option("subscribePattern", pattern) if pattern else reader.option("subscribe", ",".join(topics or ()))
