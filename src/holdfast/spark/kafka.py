@@ -22,7 +22,7 @@ logger = logging.getLogger("holdfast")
 ISOLATION = ("read_committed", "read_uncommitted")
 #: Marks that travel in the source's options, so that write_stream finds them again in the plan.
 _GROUP, _COMMIT, _START, _PROBLEM = (f"holdfast.{name}" for name in ("group", "commit", "start", "problem"))
-#: By default Kafka's consumer hands out 500 rows at a time, and each time Spark asks the broker twice for the ends of the
+#: By default Kafka's consumer hands out 500 rows at a time, and each time Spark asks the broker twice for the ends of a
 #: partition: a quarter of the time of a batch. What is held in memory is what was fetched, whatever this says.
 _DEFAULTS = {"kafka.max.poll.records": "10000"}
 _OURS = (
