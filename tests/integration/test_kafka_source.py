@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import holdfast as hf
 from holdfast import errors
 from holdfast.connectors.kafka.group import CommitMode, commit_mode
+from holdfast.spark.kafka import find_sources
 from tests.integration.helpers import ids
 from tests.servers.kafka import KafkaBroker
 
@@ -160,6 +161,13 @@ class TestOffsetCommits:
             assert recorder.sent() == list(range(8))
         finally:
             query.stop()
+
+
+def test_the_consumers_settings_are_the_users(spark, kafka, topic: Make) -> None:
+    name = topic("settings")
+    for given, expected in (({}, "10000"), ({"kafka.max.poll.records": "7"}, "7")):
+        (source,) = find_sources(read(spark, kafka, name, options=given))
+        assert source["kafka.max.poll.records"] == expected
 
 
 class TestTopics:

@@ -64,6 +64,28 @@ def test_two_sinks_share_one_decision_and_a_second_run_adds_only_new_rows(spark,
     assert statuses == [(0, "complete", 100), (1, "complete", 50)]
 
 
+class BatchSizes(hf.IdempotentSink):
+    """Notes how many rows each Arrow batch has."""
+
+    name = "sizes"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def upsert(self, connection: None, batch: pa.RecordBatch) -> None:
+        with Path(self.folder, "sizes").open("a") as file:
+            file.write(f"{hf.current_task().checkpoint_id} {batch.num_rows}\n")
+
+
+def test_small_rows_come_in_larger_batches_from_the_second_checkpoint_on(spark, tmp_path) -> None:
+    for number in range(2):
+        add_file(tmp_path / "in", number, range(25_000))
+    run(read_files(spark, tmp_path / "in"), BatchSizes(tmp_path), tmp_path)
+    sizes = [tuple(map(int, line.split())) for line in (tmp_path / "sizes").read_text().splitlines()]
+    assert [size for number, size in sizes if number == 0] == [10_000, 10_000, 5_000]
+    assert [size for number, size in sizes if number == 1] == [25_000]
+
+
 @pytest.mark.parametrize("trigger", [{"availableNow": True}, {"once": True}, {"processingTime": "0 seconds"}])
 def test_every_trigger_of_micro_batches_works(spark, tmp_path, database, trigger) -> None:
     add_file(tmp_path / "in", 0, range(20))
