@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import errors
+from holdfast.spark.session import _sockets
 
 pytestmark = pytest.mark.spark
 
@@ -47,6 +49,14 @@ def test_tasks_of_both_kinds_run_in_the_same_workers(spark: SparkSession) -> Non
 
     rows = spark.range(8, numPartitions=8).mapInArrow(pids, "pid long").collect()
     assert {row.pid for row in rows} & plain
+
+
+@pytest.mark.parametrize(("folder", "used"), [("/tmp", True), ("/" + "x" * 60, True), ("/" + "x" * 61, False)])
+def test_sockets_are_of_the_file_system_unless_their_names_get_too_long(monkeypatch, folder, used) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", folder)
+    found = _sockets()
+    assert found["spark.python.unix.domain.socket.enabled"] == str(used).lower()
+    assert found.get("spark.python.unix.domain.socket.dir") == (folder if used else None)
 
 
 def test_a_session_needs_a_name() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
@@ -18,13 +19,15 @@ _DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # Over TCP every task waits 40 ms: Spark sends its last bytes only when the worker's system acknowledges the others.
-    "spark.python.unix.domain.socket.enabled": str(os.name == "posix").lower(),
     # With it Spark starts other workers for SQL than for RDDs, and holdfast uses both.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
 }
 #: Arrow's own advice for production: without it each access to a value checks again what its writer has checked.
 _JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+#: Over TCP every task waits 40 ms: Spark sends its last bytes only when the worker's system acknowledges the others.
+_SOCKETS, _SOCKET_FOLDER = (f"spark.python.unix.domain.socket.{name}" for name in ("enabled", "dir"))
+#: How long the name of their folder may be: Spark adds 43 characters, and a system takes 104.
+_LONGEST = 61
 
 
 def session(app_name: str, *, kafka: bool = False, conf: Mapping[str, str] | None = None) -> SparkSession:
@@ -47,7 +50,7 @@ def session(app_name: str, *, kafka: bool = False, conf: Mapping[str, str] | Non
             )
         return running
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = {**_DEFAULTS, "spark.pyspark.python": sys.executable, **(conf or {})}
+    settings = {**_DEFAULTS, **_sockets(), "spark.pyspark.python": sys.executable, **(conf or {})}
     for key in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
         settings[key] = f"{_JAVA_OPTIONS} {settings.get(key, '')}".strip()
     if kafka:
@@ -59,3 +62,11 @@ def session(app_name: str, *, kafka: bool = False, conf: Mapping[str, str] | Non
     for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _sockets() -> dict[str, str]:
+    """Sockets of the file system, where there are any and their names are not too long."""
+    folder = tempfile.gettempdir()
+    if os.name != "posix" or len(os.fsencode(folder)) > _LONGEST:
+        return {_SOCKETS: "false"}
+    return {_SOCKETS: "true", _SOCKET_FOLDER: folder}
