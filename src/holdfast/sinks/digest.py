@@ -19,10 +19,6 @@ Hashes = npt.NDArray[np.uint64]
 LONGEST = 1024
 _NULL, _START = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x243F6A8885A308D3)
 _A, _B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-#: An odd number for each place of a word, so that words that change places change the hash.
-_PLACES = np.random.default_rng(20261116).integers(0, 1 << 63, LONGEST // 8 + 1, np.uint64) * np.uint64(2) + np.uint64(
-    1
-)
 
 
 class Digest:
