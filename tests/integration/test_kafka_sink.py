@@ -16,12 +16,14 @@ from confluent_kafka.admin import AdminClient
 
 import holdfast as hf
 from holdfast import errors
+from holdfast.checkpoint.ports import Run
 from holdfast.connectors.kafka import ids, marks
 from holdfast.connectors.kafka.library import MESSAGE
 from holdfast.connectors.kafka.offsets import GroupOffset
 from holdfast.connectors.kafka.rdkafka import TransactionalProducer
 from holdfast.connectors.kafka.sink import KafkaSink
 from holdfast.connectors.kafka.transactions import TransactionClient, TransactionRef
+from holdfast.sinks.subtask import make_task
 from holdfast.testing import exercise_sink
 from tests.integration.helpers import add_file, read_files
 from tests.servers.kafka import KafkaBroker
@@ -170,6 +172,24 @@ class TestEndTxn:
         producer.begin()
         producer.drop()
         assert self.end(client, ref) == 48
+
+
+def test_an_abort_that_librdkafka_forgets_is_done_all_the_same(
+    kafka: KafkaBroker, topic: Make, tmp_path: Path, monkeypatch
+) -> None:
+    """An answer to AddPartitionsToTxn in the middle of its abort, and it sends no EndTxn: seen 2 times in 300."""
+    sink = KafkaSink(kafka.bootstrap, topic("forgotten", 1), name="kafka")
+    run = Run(f"pipe-{uuid.uuid4().hex[:8]}", "a" * 16, 1, str(tmp_path))
+    sink.open(run)
+    txn = sink.begin(make_task(run, sink.name, 0, 0, 0, 0))
+    sink.write(txn, pa.record_batch({"value": [b"a row"]}))
+    txn._producer.flush()
+    with TransactionClient({"bootstrap.servers": kafka.bootstrap}) as client:
+        assert [t.ref.transactional_id for t in client.ongoing(txn._id)] == [txn._id]
+        monkeypatch.setattr(TransactionalProducer, "abort", lambda self: None)
+        sink.abort(txn)
+        assert client.ongoing(txn._id) == []
+    sink.close()
 
 
 @pytest.mark.spark

@@ -14,7 +14,7 @@ from holdfast.connectors.kafka import ids, marks
 from holdfast.connectors.kafka.denied import denied
 from holdfast.connectors.kafka.offsets import GroupOffset
 from holdfast.connectors.kafka.target import RowWriter, Target
-from holdfast.connectors.kafka.transactions import TransactionClient, TransactionRef
+from holdfast.connectors.kafka.transactions import ONGOING, TransactionClient, TransactionRef
 from holdfast.core.model import CheckpointId, Committable, Outcome
 from holdfast.core.naming import Task
 from holdfast.core.recovery import Leftover, may_undo
@@ -235,12 +235,14 @@ class _Transaction:
         }
 
     def abort(self) -> None:
-        if self._prepared:
-            # The producer is gone and the transaction open: end it as the driver would.
-            with TransactionClient(self._target.settings) as client:
+        if not self._prepared:
+            self._ref = TransactionRef(self._id, *self._producer.identity())
+            try:
+                self._producer.abort()
+            finally:
+                self._producer.drop()
+        # As the driver would. After `prepare` the producer is gone and the transaction open; before it, librdkafka can
+        # leave it open too: it forgets a partition whose answer arrives in the middle of its abort, and asks for none.
+        with TransactionClient(self._target.settings) as client:
+            if self._prepared or any(t.state == ONGOING and t.ref == self._ref for t in client.describe([self._id])):
                 client.end([self._ref], commit=False)
-            return
-        try:
-            self._producer.abort()
-        finally:
-            self._producer.drop()
