@@ -25,7 +25,7 @@ lint: setup  ## ruff, mypy and the layers of the architecture
 
 test: lint  ## lint, and every test but the whole fault matrix, side by side
 	@$(RUN)/python -m tests.prepare
-	$(RUN)/pytest --durations=15 -n auto --maxprocesses 4 --dist loadgroup
+	$(RUN)/pytest --durations=15 -n $$(( $$(nproc) + 1 )) --maxprocesses 4 --dist loadgroup
 
 matrix: setup  ## the whole fault matrix, and its table
 	@$(RUN)/python -m tests.prepare

@@ -124,6 +124,6 @@ def test_files_that_wait_for_many_checkpoints(tmp_path):
     report = exercise_sink(
         lambda: Remembering(folder, rolling=hf.Rolling(size="1GB", age="10h", inactivity=None)),
         lambda: [*read_parquet(folder), *waiting(folder)[0]],
-        leftovers=lambda: [file for file in hidden(folder) if file not in waiting(folder)[1]],
+        leftovers=lambda: set(hidden(folder)) - waiting(folder)[1],
     )
     assert_all_ran(report, "mark_is_lost")

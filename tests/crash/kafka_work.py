@@ -179,6 +179,7 @@ class KafkaWork(Work):
                 "group.id": uuid.uuid4().hex,
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": 20,
                 "auto.offset.reset": "earliest",
             }
         )

@@ -41,6 +41,7 @@ def consume(broker: KafkaBroker, topic: str, *, isolation: str = "read_committed
             "group.id": uuid.uuid4().hex,
             "isolation.level": isolation,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
             "auto.offset.reset": "earliest",
         }
     )
