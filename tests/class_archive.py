@@ -44,10 +44,15 @@ def location() -> Path:
 def use() -> None:
     """From now on every Spark that this process or a child of it starts takes its classes from the archive, if any."""
     archive = location()
-    option = f"-XX:SharedArchiveFile={archive}"
-    options = os.environ.get(VARIABLE, "")
-    if archive.exists() and option not in options:
-        os.environ[VARIABLE] = f"{options} {option}".strip()
+    if archive.exists():
+        add_option(f"-XX:SharedArchiveFile={archive}")
+
+
+def add_option(option: str) -> None:
+    """For every Spark that this process or a child of it starts."""
+    options = os.environ.get(VARIABLE, "").split()
+    if option not in options:
+        os.environ[VARIABLE] = " ".join([*options, option])
 
 
 def make() -> Path | None:

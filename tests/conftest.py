@@ -11,6 +11,8 @@ from tests.servers.cassandra import CassandraServer
 from tests.servers.kafka import KafkaBroker
 
 class_archive.use()
+# Examples and the demo start their own Spark, and no test runs one for so long that the second compiler pays.
+class_archive.add_option("-XX:TieredStopAtLevel=1")
 
 SERVERS = ("cassandra", "kafka", "postgres", "spark")
 

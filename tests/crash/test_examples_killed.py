@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from holdfast.connectors.kafka.transactions import TransactionClient
 from holdfast.testing import audit, faults
+from tests import spark_conf
 from tests.crash.harness import ROOT, end
 from tests.integration.test_kafka_sink import consume
 from tests.servers.kafka import KafkaBroker
@@ -34,6 +36,8 @@ KILLS = [
     "offsets=kill@1",
 ]
 ORDERS, MINUTES = 2000, 40
+#: The example itself says nothing about these.
+FAST = shlex.join([*(a for k, v in spark_conf.FAST.items() for a in ("--conf", f"{k}={v}")), "pyspark-shell"])
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +80,7 @@ def run(example: str, folder: Path, arguments: list[str], fault: str = "") -> in
     env = {
         **os.environ,
         "PYTHONPATH": str(ROOT / "src"),
+        "PYSPARK_SUBMIT_ARGS": FAST,
         faults.ONCE: str(once),
         faults.VARIABLE: fault,
     }
