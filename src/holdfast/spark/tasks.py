@@ -6,6 +6,7 @@ import functools
 import gc
 import json
 import pickle
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -86,13 +87,18 @@ def _message(body: dict[str, Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([json.dumps(body)])], schema=_REPORT)
 
 
-@functools.cache
 def spare_collector() -> None:
-    """Once a worker process, when its first task has imported what tasks need: the collector passes over all of it.
+    """At the end of a task: the collector passes over what this worker process has imported so far.
 
     PySpark collects garbage after every task of a worker it keeps, and going through some 700 modules took 45 ms of
     every task, more than all else in a small one.
     """
+    _freeze(len(sys.modules))
+
+
+@functools.cache
+def _freeze(modules: int) -> None:
+    """Once for this many modules: the first tasks import more than one alone needs."""
     gc.collect()
     gc.freeze()
 
