@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import holdfast as hf
-from bench.kafka_topics import ALIKE, PARTITIONS, some_rows
+from bench.kafka_topics import ALIKE, ALIKE_READER, PARTITIONS, some_rows
 
-SPARK, TWO_PHASE, WRITE_AHEAD, RAW = "spark", "two-phase", "write-ahead", "librdkafka"
+SPARK, ALIKE_SPARK, TWO_PHASE, WRITE_AHEAD, RAW = "spark", "spark-alike", "two-phase", "write-ahead", "librdkafka"
 
 
 def spark_run(way: str, servers: str, source: str, target: str, batch: int, folder: Path) -> list[dict[str, Any]]:
-    """Kafka -> Kafka with the same session and source for every sink; the progress of each micro-batch."""
+    """Kafka -> Kafka as each comes, in the same session; the progress of each micro-batch."""
     conf = {
         "spark.master": f"local[{PARTITIONS}]",
         "spark.log.level": "ERROR",
@@ -27,18 +27,25 @@ def spark_run(way: str, servers: str, source: str, target: str, batch: int, fold
         "spark.sql.streaming.numRecentProgressUpdates": "5000",
     }
     spark = hf.session("bench-kafka", kafka=True, conf=conf)
-    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", source)
-    reader = reader.option("startingOffsets", "earliest").option("kafka.isolation.level", "read_committed")
-    frame = reader.option("maxOffsetsPerTrigger", batch).load().select("key", "value")
-    if way == SPARK:
+    if way in (SPARK, ALIKE_SPARK):
+        reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", source)
+        reader = reader.option("startingOffsets", "earliest").option("kafka.isolation.level", "read_committed")
+        reader = reader.option("maxOffsetsPerTrigger", batch).options(**(ALIKE_READER if way == ALIKE_SPARK else {}))
+        frame = reader.load().select("key", "value")
         writer = frame.writeStream.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", target)
-        for key, value in ALIKE.items():
-            writer = writer.option(f"kafka.{key}", value)
+        writer = writer.options(**({f"kafka.{k}": v for k, v in ALIKE.items()} if way == ALIKE_SPARK else {}))
         writer = writer.option("checkpointLocation", str(folder))
     else:
-        config = {key: value for key, value in ALIKE.items() if key != "enable.idempotence"}
-        sink = hf.KafkaSink(servers, target, mode=way, config=config)
-        writer = hf.write_stream(frame, sink, name="bench-kafka", checkpoint_location=str(folder))
+        rows = hf.read_kafka(
+            spark,
+            bootstrap_servers=servers,
+            topics=[source],
+            group_id=folder.name,
+            start=hf.StartFrom.earliest(),
+            options={"maxOffsetsPerTrigger": str(batch)},
+        )
+        sink = hf.KafkaSink(servers, target, mode=way)
+        writer = hf.write_stream(rows.select("key", "value"), sink, name="bench-kafka", checkpoint_location=str(folder))
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     if query.exception() is not None:

@@ -18,9 +18,8 @@ from holdfast.connectors.kafka.rdkafka import TransactionalProducer
 PARTITIONS, KEY, VALUE = 4, 16, 100
 #: Rows in one Arrow batch, as Spark hands them to Python.
 CHUNK = 10_000
-#: What every producer is told, in names that Java's client and librdkafka share. Their own defaults differ (Java's 3.9
-#: client sends 16 kB at once and does not wait, librdkafka 1 MB after 5 ms), and a comparison of defaults would be one
-#: of batch sizes.
+#: What producers are told, in names that Java's client and librdkafka share: librdkafka's defaults, and so holdfast's.
+#: Those of Java's 3.9 client, with which Spark's own sink comes, differ: it sends 16 kB at once and does not wait.
 ALIKE = {
     "acks": "all",
     "enable.idempotence": "true",
@@ -29,6 +28,8 @@ ALIKE = {
     "batch.size": "1000000",
     "max.in.flight.requests.per.connection": "5",
 }
+#: What `read_kafka` tells Spark's source, which by itself hands out 500 rows at a time.
+ALIKE_READER = {"kafka.max.poll.records": "10000"}
 
 
 def some_rows(rows: int, seed: int = 0) -> Iterator[pa.RecordBatch]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bench import kafka, kafka_flink, kafka_plot, report
-from bench.kafka_job import RAW, SPARK, TWO_PHASE, WRITE_AHEAD
+from bench.kafka_job import ALIKE_SPARK, RAW, SPARK, TWO_PHASE, WRITE_AHEAD
 from bench.kafka_topics import ALIKE, CHUNK, some_rows
 
 OPTIONS = argparse.Namespace(rows=4000, batch=500)
@@ -43,12 +43,13 @@ def test_the_report_and_its_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(report, "RESULTS", folder)
     monkeypatch.setattr(kafka_plot, "RESULTS", folder)
     found = {
-        **measured(spark=1.0, two_phase=0.8, librdkafka=0.2),
+        **measured(spark=1.0, spark_alike=0.5, two_phase=0.8, librdkafka=0.2),
         kafka.FLINK: kafka.Measured(whole=[9.0], curves=[[(9.0, 1)]]),
     }
     assert kafka.report(found, OPTIONS).finish() == 0
     saved = json.loads((folder / "kafka.json").read_text())
-    assert [row[3] for row in saved["rows"]] == ["1.00", "1.25", "5.00", ""]
+    assert [row[3] for row in saved["rows"]] == ["1.00", "2.00", "1.25", "5.00", ""]
+    assert [row[4] for row in saved["rows"]] == ["0.50", "1.00", "0.62", "2.50", ""]
     assert kafka.moonshots(found) == [
         "moonshot: 1.25 times Spark's own, wished for 1.2",
         "moonshot: the whole run takes 0.89 times Flink's, wished for 1",
@@ -60,7 +61,7 @@ def test_flink_is_told_what_the_others_are() -> None:
     script = kafka_flink.script("127.0.0.1:1", "in", "out")
     assert all(f"'properties.{key}' = '{value}'" in script for key, value in ALIKE.items())
     assert "'sink.delivery-guarantee' = 'exactly-once'" in script
-    assert set(kafka.NAMES) == {SPARK, TWO_PHASE, WRITE_AHEAD, kafka.FLINK, RAW}
+    assert set(kafka.NAMES) == {SPARK, ALIKE_SPARK, TWO_PHASE, WRITE_AHEAD, kafka.FLINK, RAW}
 
 
 def test_the_rows() -> None:
