@@ -41,6 +41,11 @@ class ArrowBatches:
             conf.unset(ROWS)
         self._rows = rows
 
+    @property
+    def small(self) -> bool:
+        """Whether rows are small, as far as is known, and the limits are ours."""
+        return self._rows is not None
+
     def _rows_of_small(self) -> int | None:
         """How many rows make a good batch; None when already Spark's number of them makes a large one."""
         if self._bytes_per_row is None or self._bytes_per_row * _STEP > 2 * _WANTED:

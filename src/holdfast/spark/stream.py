@@ -18,9 +18,9 @@ from holdfast.checkpoint.storage import open_storage
 from holdfast.core.naming import check_name
 from holdfast.errors import ConfigError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
-from holdfast.spark.batches import ArrowBatches
 from holdfast.spark.kafka import KafkaProgress
 from holdfast.spark.live import HoldfastQuery, reserve
+from holdfast.spark.partitions import Query
 from holdfast.spark.tasks import SparkBatch, SparkTasks
 
 DELIVERIES = ("exactly-once", "at-least-once")
@@ -93,11 +93,11 @@ class HoldfastWriter(DataStreamWriter):
             def advance() -> None:
                 sources.commit(coordinator.complete_through, self._location)
 
-            batches = ArrowBatches()
+            running = Query(self._df.sparkSession, self._name)
 
             def run(frame: DataFrame, batch_id: int) -> None:
                 advance()
-                coordinator.run(batch_id, SparkBatch(frame, batches))
+                coordinator.run(batch_id, SparkBatch(frame, batch_id, running))
 
             try:
                 super().foreachBatch(run)

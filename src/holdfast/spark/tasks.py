@@ -21,18 +21,17 @@ from holdfast.core.repair import Replayed
 from holdfast.errors import HoldfastError
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
-from holdfast.spark.batches import ArrowBatches
+from holdfast.spark.partitions import PartitionFunction, Query, each_partition
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_REPORT = pa.schema([("report", pa.string())])
 
 
 class SparkBatch:
     """One micro-batch, as the coordinator wants it."""
 
-    def __init__(self, frame: DataFrame, batches: ArrowBatches) -> None:
-        self._frame, self._batches = frame, batches
+    def __init__(self, frame: DataFrame, batch_id: int, query: Query) -> None:
+        self._frame, self._batch_id, self._query = frame, batch_id, query
 
     def write(
         self,
@@ -46,7 +45,7 @@ class SparkBatch:
     ) -> list[SubtaskReport]:
         """One Spark job, one pass over the rows for all sinks; one small JSON message a task comes back."""
 
-        def write_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def write_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[str]:
             context = TaskContext.get()
             assert context is not None
             subtask, attempt = context.partitionId(), context.taskAttemptId()
@@ -57,34 +56,32 @@ class SparkBatch:
             tasks = [make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp, repair) for sink in sinks]
             report = write_subtask(sinks, tasks, batches)
             spare_collector()
-            yield _message(asdict(report))
+            yield json.dumps(asdict(report))
 
-        self._batches.limit(self._frame.sparkSession)
-        rows = self._frame.mapInArrow(write_partition, "report string").collect()
-        reports = sorted((_parse(row[0]) for row in rows), key=lambda report: report.subtask)
-        self._batches.learn(reports)
+        self._query.batches.limit(self._frame.sparkSession)
+        reports = sorted(map(_parse, self._each(write_partition)), key=lambda report: report.subtask)
+        self._query.batches.learn(reports)
         return reports
 
     def digests(self) -> list[Replayed]:
-        """See holdfast.checkpoint.ports.Batch; the same plan as `write`: another one could be split in another way."""
+        """See holdfast.checkpoint.ports.Batch."""
 
-        def digest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def digest(batches: Iterator[pa.RecordBatch]) -> Iterator[str]:
             context = TaskContext.get()
             assert context is not None
             found = digest_partition(context.partitionId(), batches)
             if found is not None:
-                yield _message(asdict(found))
+                yield json.dumps(asdict(found))
 
-        rows = self._frame.mapInArrow(digest, "report string").collect()
-        return sorted((Replayed(**json.loads(row[0])) for row in rows), key=lambda r: r.subtask)
+        return sorted((Replayed(**json.loads(text)) for text in self._each(digest)), key=lambda r: r.subtask)
+
+    def _each(self, function: PartitionFunction) -> list[str]:
+        """Both ways of reading the rows split them alike: what feeds the frame is the plan."""
+        return each_partition(self._frame, self._query.plan(self._frame, self._batch_id), function)
 
     def drain(self) -> None:
         """Run the batch into nothing."""
         self._frame.write.format("noop").mode("overwrite").save()
-
-
-def _message(body: dict[str, Any]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([json.dumps(body)])], schema=_REPORT)
 
 
 def spare_collector() -> None:
