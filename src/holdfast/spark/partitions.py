@@ -23,34 +23,35 @@ _PLAIN = (
     t.StringType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZType,
 )  # fmt: skip
 _LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
+#: What Spark tells every job of a micro-batch.
+_QUERY_ID = "sql.streaming.queryId"
 
 
 class Query:
     """The running query, where its micro-batches have their physical plans.
 
-    The frame that foreachBatch gets is made of the plan's result, and reading it copies every row once more, on top of
-    the copy that mapInArrow makes of a row in a row: a quarter of all CPU time of a Kafka to Kafka query. So rows are
-    taken from the plan itself where that is known to be the same: rows are small (Spark limits the bytes of a batch in
-    mapInArrow only), their types plain, and the plan is that of this very micro-batch. Else from the frame.
+    The frame that foreachBatch gets is made of the plan's result, and reading it copies every row once more; mapInArrow
+    then puts each into a row of its own. Together that is a quarter of all CPU time of a Kafka to Kafka query. So rows
+    are taken from the plan itself where that is known to be the same: rows are small (only mapInArrow limits the bytes
+    of a batch), their types plain, and the plan is that of this very micro-batch. Else from the frame.
     """
 
-    def __init__(self, session: SparkSession, name: str) -> None:
-        self._session, self._name = session, name
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
         self.batches = ArrowBatches()
 
     def plan(self, frame: DataFrame, batch_id: int) -> Any | None:
         """The physical plan of a micro-batch; None where the frame must do."""
-        conf = frame.sparkSession.conf
+        session = frame.sparkSession
         plain = all(isinstance(field.dataType, _PLAIN) for field in frame.schema)
-        if not self.batches.small or not plain or conf.get(_LARGE, "false") != "false":
+        if not self.batches.small or not plain or session.conf.get(_LARGE, "false") != "false":
             return None
-        for query in self._session.streams._jsqm.active():
-            if query.name() == self._name:
-                execution = query.streamingQuery().lastExecution()
-                if execution is not None and execution.currentBatchId() == batch_id:
-                    plan = execution.executedPlan()
-                    return plan if plan.schema().json() == frame._jdf.schema().json() else None
-        return None
+        query = self._session.streams._jsqm.get(session.sparkContext.getLocalProperty(_QUERY_ID))
+        execution = None if query is None else query.streamingQuery().lastExecution()
+        if execution is None or execution.currentBatchId() != batch_id:
+            return None
+        plan = execution.executedPlan()
+        return plan if plan.schema().json() == frame._jdf.schema().json() else None
 
 
 def each_partition(frame: DataFrame, plan: Any | None, function: PartitionFunction) -> list[str]:

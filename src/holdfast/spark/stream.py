@@ -93,7 +93,7 @@ class HoldfastWriter(DataStreamWriter):
             def advance() -> None:
                 sources.commit(coordinator.complete_through, self._location)
 
-            running = Query(self._df.sparkSession, self._name)
+            running = Query(self._df.sparkSession)
 
             def run(frame: DataFrame, batch_id: int) -> None:
                 advance()
