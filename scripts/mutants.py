@@ -48,8 +48,8 @@ MUTANTS = (
     Mutant(
         "the fence, both halves, in real processes",
         "checkpoint/log.py",
-        "        self.ensure_not_fenced()\n        record = Record(self._next",
-        "        self._next = Slot(self.generation + 1000, self._next.index)\n        record = Record(self._next",
+        "        self.ensure_not_fenced()\n        content = (",
+        "        self._next = Slot(self.generation + 1000, self._next.index)\n        content = (",
         (f"{CRASH}[09-sqlite-before-decision]",),
     ),
     Mutant(
@@ -90,8 +90,8 @@ MUTANTS = (
     Mutant(
         "the decision: nothing durable is written before the commit",
         "checkpoint/log.py",
-        "if not self._create(slot_name(self._next), kind, records.new_nonce(), records.record_to_body(record)):",
-        "if False:",
+        "created = self._create(slot_name(self._next), kind, records.new_nonce(), body)",
+        "created = True",
         (f"{CRASH}[03-sqlite-kill]",),
     ),
     Mutant(
@@ -99,14 +99,14 @@ MUTANTS = (
         "sinks/wal.py",
         '    discard(storage, [{"handle": path} for path in removed])\n    return removed',
         "    return removed",
-        (f"{CRASH}[02-sqlite-kill]",),
+        (f"{CRASH}[02-write-ahead-lost]",),
     ),
     Mutant(
         "the replay: a decided batch is written again",
         "checkpoint/coordinator.py",
         "if checkpoint_id in self._log.facts.decided:",
         "if False:",
-        (f"{CRASH}[06-sqlite-kill]",),
+        (f"{CRASH}[06-write-ahead-error]",),
     ),
     Mutant(
         "the drain: a replayed batch is not run",
