@@ -5,8 +5,11 @@ Each test uses a user or names of its own, so that rights granted by one do not 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
+import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -216,6 +219,15 @@ class TestNotLetIn:
         assert time.monotonic() - began < 8
         assert str(config.get("sasl.password")) not in str(caught.value)
 
+    def test_by_a_broker_that_drops_the_first_connection(self, broker: SecuredBroker) -> None:
+        """As a busy one does: every broker is down then, and why shows when the client comes again."""
+        host, _, port = broker.address("SASL_SSL").rpartition(":")
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            threading.Thread(target=drop_one_then_forward, args=(server, (host, int(port))), daemon=True).start()
+            config = {**broker.scram("alice"), "bootstrap.servers": f"127.0.0.1:{server.getsockname()[1]}"}
+            with pytest.raises(ConfigError, match="ertificate verify failed"):
+                admin({key: value for key, value in {**config, "log_level": 0}.items() if key != "ssl.ca.location"})
+
     def test_read_kafka(self, broker: SecuredBroker, spark: SparkSession) -> None:
         began = time.monotonic()
         with pytest.raises(ConfigError, match="does not let this client in as 'alice'") as caught:
@@ -238,6 +250,23 @@ class TestNotLetIn:
             client.ongoing("hfk1-")
         assert len(caplog.records) > 5
         assert USERS["alice"] not in "".join(record.getMessage() for record in caplog.records)
+
+
+def drop_one_then_forward(server: socket.socket, to: tuple[str, int]) -> None:
+    """Close the first connection; pass on what the others say."""
+    server.accept()[0].close()
+    with contextlib.suppress(OSError):  # the test closes the server
+        while True:
+            client = server.accept()[0]
+            broker = socket.create_connection(to)
+            for source, target in ((client, broker), (broker, client)):
+                threading.Thread(target=forward, args=(source, target), daemon=True).start()
+
+
+def forward(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError), source, target:
+        while data := source.recv(65536):
+            target.sendall(data)
 
 
 def no_password(user: str, folder: Path) -> None:

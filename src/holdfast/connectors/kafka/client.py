@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: How long a secured client may take to log in before the caller's own request takes over.
 LOGIN_TIMEOUT = 10.0
+#: How long it goes on trying once every broker has dropped it.
+DOWN_TIMEOUT = 3.0
 
 
 def check_servers(servers: object) -> str:
@@ -67,13 +69,16 @@ def _log_in(client: AdminClient, problems: list[Any], config: Mapping[str, Any])
 
     answer = client.describe_cluster(request_timeout=LOGIN_TIMEOUT)
     deadline = time.monotonic() + LOGIN_TIMEOUT
+    down = False
     while not answer.done() and time.monotonic() < deadline:
         client.poll(0.02)
         for problem in problems:
             if problem.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL) or "SSL alert" in problem.str():
                 raise login_error(problem.str(), config)
-        if any(problem.code() == KafkaError._ALL_BROKERS_DOWN for problem in problems):
-            return  # not about security: the caller's request waits for them
+        if not down and any(problem.code() == KafkaError._ALL_BROKERS_DOWN for problem in problems):
+            # Not about security, so far: a busy broker drops connections too, and tells the next one why. If they are
+            # really away, the caller's request waits for them.
+            down, deadline = True, time.monotonic() + DOWN_TIMEOUT
 
 
 def login_error(text: str, config: Mapping[str, Any]) -> ConfigError:
