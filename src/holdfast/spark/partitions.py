@@ -46,7 +46,8 @@ class Query:
         plain = all(isinstance(field.dataType, _PLAIN) for field in frame.schema)
         if not self.batches.small or not plain or session.conf.get(_LARGE, "false") != "false":
             return None
-        query = self._session.streams._jsqm.get(session.sparkContext.getLocalProperty(_QUERY_ID))
+        query_id = session.sparkContext.getLocalProperty(_QUERY_ID)
+        query = None if query_id is None else self._session.streams._jsqm.get(query_id)
         execution = None if query is None else query.streamingQuery().lastExecution()
         if execution is None or execution.currentBatchId() != batch_id:
             return None
