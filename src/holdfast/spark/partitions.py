@@ -59,11 +59,14 @@ def each_partition(frame: DataFrame, plan: Any | None, function: PartitionFuncti
     """One Spark job; what `function` gave for each partition."""
     if plan is None:
         return [row[0] for row in frame.mapInArrow(_through_arrow(function), "text string").collect()]
-    session = frame.sparkSession
-    schema = to_arrow_schema(frame.schema, timezone=session.conf.get("spark.sql.session.timeZone"))
     batches = frame._jdf.toArrowBatchRdd(plan).toJavaRDD()
-    rdd: RDD[bytes] = RDD(batches, session.sparkContext, NoOpSerializer())
-    return list(rdd.mapPartitions(_decoding(schema.serialize().to_pybytes(), function)).collect())
+    rdd: RDD[bytes] = RDD(batches, frame.sparkSession.sparkContext, NoOpSerializer())
+    return list(rdd.mapPartitions(_decoding(arrow_schema(frame).serialize().to_pybytes(), function)).collect())
+
+
+def arrow_schema(frame: DataFrame) -> pa.Schema:
+    """The rows' schema as the tasks see it."""
+    return to_arrow_schema(frame.schema, timezone=frame.sparkSession.conf.get("spark.sql.session.timeZone"))
 
 
 def _through_arrow(function: PartitionFunction) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

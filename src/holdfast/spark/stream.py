@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -20,7 +19,7 @@ from holdfast.errors import ConfigError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark.kafka import KafkaProgress
 from holdfast.spark.live import HoldfastQuery, reserve
-from holdfast.spark.partitions import Query
+from holdfast.spark.partitions import Query, arrow_schema
 from holdfast.spark.tasks import SparkBatch, SparkTasks
 
 DELIVERIES = ("exactly-once", "at-least-once")
@@ -88,7 +87,7 @@ class HoldfastWriter(DataStreamWriter):
 
             sources = KafkaProgress(self._df, open_storage(self._location))
             sources.check_start(position().planned)
-            coordinator.start(position, _arrow_schema(self._df))
+            coordinator.start(position, arrow_schema(self._df))
 
             def advance() -> None:
                 sources.commit(coordinator.complete_through, self._location)
@@ -155,12 +154,6 @@ def _check_sinks(sinks: TwoPhaseCommitSink | Sequence[TwoPhaseCommitSink]) -> li
             f"two sinks have the name {twice[0]!r}, and ledgers and log files would mix them up: give one another name"
         )
     return chosen
-
-
-def _arrow_schema(df: DataFrame) -> Any:
-    """The rows' schema as the tasks will see it."""
-    timezone = df.sparkSession.conf.get("spark.sql.session.timeZone")
-    return to_arrow_schema(df.schema, timezone=timezone)
 
 
 def _refuse_speculation(df: DataFrame) -> None:
