@@ -236,8 +236,8 @@ class _Transaction:
 
     def abort(self) -> None:
         if not self._prepared:
-            self._ref = TransactionRef(self._id, *self._producer.identity())
             try:
+                self._ref = TransactionRef(self._id, *self._producer.identity())
                 self._producer.abort()
             finally:
                 self._producer.drop()
