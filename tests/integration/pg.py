@@ -49,6 +49,11 @@ class Query:
     def ids(self, table: str = "t") -> list[int]:
         return [row[0] for row in self.select(f"SELECT id FROM {table} ORDER BY 1")]
 
+    def connections(self) -> set[int]:
+        """The server's processes for holdfast's connections to this database."""
+        activity = "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+        return {row[0] for row in self.select(f"{activity} AND application_name = 'holdfast'")}
+
     @property
     def leftovers(self) -> list[str]:
         tables = self.select("SELECT relname FROM pg_class WHERE relname LIKE 'stage%' AND relkind = 'r'")

@@ -93,6 +93,37 @@ def test_t6_a_server_that_stays_down_fails_the_query_and_the_restart_commits(
     assert query.leftovers == []
 
 
+@each_mode
+def test_connections_are_kept_from_one_checkpoint_to_the_next_and_replaced_when_the_server_ended_them(
+    query: Query, options: dict[str, Any]
+) -> None:
+    run = query.start(**options)
+    run.run(0, batch(rows(1)))
+    first = query.connections()
+    run.run(1, batch(rows(2)))
+    assert query.connections() == first
+    assert len(first) == 2  # the driver's and the tasks'
+    for pid in first:
+        execute(query.dsn, "SELECT pg_terminate_backend(%s, 5000)", pid)
+    run.run(2, batch(rows(3)))
+    assert len(query.connections()) == 2
+    assert not query.connections() & first
+    run.close()
+    assert len(query.connections()) == 1
+    assert query.ids() == [1, 2, 3]
+    assert query.leftovers == []
+
+
+def test_a_connection_with_an_open_transaction_is_not_kept(query: Query) -> None:
+    run = query.start(mode="ledger")
+    with pytest.raises(RowError):
+        run.run(0, batch(rows(1), [{"id": 2, "name": "\0"}]))
+    run = query.start(mode="ledger")
+    run.run(0, batch(rows(1)))
+    run.close()
+    assert query.ids() == [1]
+
+
 # -- what readers see -------------------------------------------------------------------------------------------------
 
 
@@ -446,15 +477,6 @@ def test_an_unreadable_dsn_is_not_quoted(dsn: str) -> None:
         hf.PostgresSink(dsn, "t")
     assert "s3" not in str(caught.value)
     assert caught.value.__cause__ is None
-
-
-def test_connections_are_closed(query: Query) -> None:
-    run = query.start()
-    run.run(0, batch(rows(1), rows(2)))
-    found = query.select(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    )
-    assert found == [(0,)]
 
 
 # -- rows that do not fit ---------------------------------------------------------------------------------------------

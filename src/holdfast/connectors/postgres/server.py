@@ -1,4 +1,7 @@
-"""Connections to the server: the driver's by psycopg, the tasks' by ADBC; none is kept between two operations."""
+"""Connections to the server: the driver's by psycopg, the tasks' by ADBC.
+
+One of each is kept for the next operation of the same process, and tried before it is used.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,10 @@ Result = TypeVar("Result")
 PATIENCE = 10.0
 #: One resolver of types for each server and process: to make it, ADBC reads the catalog. It holds no connection.
 _databases: dict[tuple[int, str], Any] = {}
+#: Connections that tasks of this process have left, at most one for each server, the oldest first.
+_idle: dict[tuple[int, str], Any] = {}
+#: More servers than this are not remembered.
+_MOST_IDLE = 4
 
 
 def drivers() -> tuple[Any, Any, Any]:
@@ -32,7 +39,7 @@ def drivers() -> tuple[Any, Any, Any]:
 
 
 class Server:
-    """Where the database is. Travels to the executors; never shows its password."""
+    """Where the database is. Travels to the executors, without its connection; never shows its password."""
 
     def __init__(self, dsn: str, lock_timeout: float) -> None:
         drivers()
@@ -41,6 +48,16 @@ class Server:
         self.lock_timeout_ms = round(lock_timeout * 1000)
         host = given.get("hostaddr") or given.get("host") or "the local socket"
         self._where = f"database {given.get('dbname') or given.get('user') or 'of this user'!r} at {host}"
+        self._keeps = True
+        self._kept: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_keeps": False, "_kept": None}
+
+    def __del__(self) -> None:
+        # An unread dsn leaves none of the attributes.
+        if self.__dict__.get("_kept") is not None:
+            self.close()
 
     def __str__(self) -> str:
         return self._where
@@ -50,21 +67,59 @@ class Server:
 
     @contextmanager
     def connect(self, patience: float | None = None) -> Iterator[Any]:
-        """The driver's connection, in autocommit mode; closed at the end."""
-        psycopg, _, _ = drivers()
-        connection = self._patiently(
-            lambda: psycopg.connect(self._conninfo, autocommit=True),
-            psycopg.OperationalError,
-            PATIENCE if patience is None else patience,
-        )
-        with connection:
-            connection.execute(f"SET lock_timeout = {self.lock_timeout_ms}")
+        """The driver's connection, in autocommit mode; after an error it is closed."""
+        connection = self._reuse() or self._connect(PATIENCE if patience is None else patience)
+        try:
             yield connection
+        except BaseException:
+            connection.close()
+            raise
+        # Another thread may have kept one in the meantime.
+        if self._keeps and self._kept is None and not connection.closed:
+            self._kept = connection
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        """Close what was kept."""
+        connection, self._kept = self._kept, None
+        if connection is not None:
+            connection.close()
+
+    def _reuse(self) -> Any | None:
+        """The kept connection, if it is still one."""
+        connection, self._kept = self._kept, None
+        if connection is None:
+            return None
+        try:
+            return self._prepared(connection)
+        except drivers()[0].OperationalError:
+            connection.close()
+            return None
+
+    def _connect(self, patience: float) -> Any:
+        psycopg, _, _ = drivers()
+        return self._patiently(
+            lambda: self._prepared(psycopg.connect(self._conninfo, autocommit=True)), psycopg.OperationalError, patience
+        )
+
+    def _prepared(self, connection: Any) -> Any:
+        connection.execute(f"SET lock_timeout = {self.lock_timeout_ms}")
+        return connection
 
     def session(self) -> Session:
-        """A task's connection."""
+        """A task's connection, in a transaction."""
         _, manager, _ = drivers()
-        return self._patiently(lambda: Session(manager, self._database()), manager.Error, PATIENCE)
+        key = (os.getpid(), self._conninfo)
+        kept = _idle.pop(key, None)
+        if kept is not None:
+            try:
+                return Session(self, manager, kept, key)
+            except manager.Error:
+                pass  # the server closed it, by a restart perhaps: the next one tells whether it is there
+        return self._patiently(
+            lambda: Session(self, manager, manager.AdbcConnection(self._database()), key), manager.Error, PATIENCE
+        )
 
     def _database(self) -> Any:
         _, _, postgresql = drivers()
@@ -91,33 +146,38 @@ class Server:
         A driver that is paused here (SIGSTOP, a long collection) holds no lock: the server has all of it or nothing.
         """
         try:
-            connection.execute("; ".join([self.begin(), *_DURABLE, *statements, "COMMIT"]))
+            connection.execute("; ".join([*self.begin(), *statements, "COMMIT"]))
         except BaseException:
             if not connection.closed:
                 connection.rollback()
             raise
 
-    def begin(self) -> str:
-        """Begin a transaction that neither waits for ever nor reads an old snapshot, whatever the role's defaults."""
-        return f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {self.lock_timeout_ms}"
+    def begin(self) -> tuple[str, str]:
+        """Begin a transaction that neither waits for ever nor reads an old snapshot, whatever the role's defaults.
 
-
-#: A role or server with synchronous_commit=off would acknowledge what a crash then takes back.
-_DURABLE = ("SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'",)
-_TASK_SETTINGS = (*_DURABLE, "SET LOCAL idle_in_transaction_session_timeout = 0")
+        A role or server with synchronous_commit=off would acknowledge what a crash then takes back.
+        """
+        return (
+            "BEGIN ISOLATION LEVEL READ COMMITTED",
+            f"SELECT set_config('lock_timeout', '{self.lock_timeout_ms}', true), "
+            "set_config('idle_in_transaction_session_timeout', '0', true), "
+            "CASE WHEN current_setting('synchronous_commit') = 'off' "
+            "THEN set_config('synchronous_commit', 'on', true) END",
+        )
 
 
 class Session:
     """One task's connection and its one transaction."""
 
-    def __init__(self, manager: Any, database: Any) -> None:
-        self._manager = manager
-        self._connection: Any = manager.AdbcConnection(database)
-
-    def begin(self, server: Server) -> None:
-        """Begin the transaction."""
-        for statement in (*server.begin().split("; "), *_TASK_SETTINGS):
-            self.execute(statement)
+    def __init__(self, server: Server, manager: Any, connection: Any, key: tuple[int, str]) -> None:
+        self._manager, self._key = manager, key
+        self._connection: Any = connection
+        try:
+            for statement in server.begin():
+                self.execute(statement)
+        except BaseException:
+            self.close()
+            raise
 
     def execute(self, statement: str) -> None:
         """One statement."""
@@ -140,8 +200,16 @@ class Session:
         finally:
             statement.close()
 
+    def keep(self) -> None:
+        """The transaction is over: leave the connection to the next task."""
+        if self._key not in _idle:
+            _idle[self._key], self._connection = self._connection, None
+            while len(_idle) > _MOST_IDLE:
+                _idle.pop(next(iter(_idle))).close()
+        self.close()
+
     def close(self) -> None:
-        """Give the connection back; what is not committed or prepared is rolled back by the server."""
+        """End the connection; what is not committed or prepared is rolled back by the server."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -86,6 +86,10 @@ class PostgresSink(TwoPhaseCommitSink):
             if run.schema is not None:
                 self._find_table(connection, run.schema)
 
+    def close(self) -> None:
+        """See TwoPhaseCommitSink."""
+        self.server.close()
+
     def _find_table(self, connection: Any, schema: pa.Schema) -> None:
         psycopg, _, _ = drivers()
         try:

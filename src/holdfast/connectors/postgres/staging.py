@@ -42,7 +42,6 @@ class StagingWriter:
         self._may_exist = False
         self._session = server.session()
         try:
-            self._session.begin(server)
             self._execute(target.staging_statement(schema, self._table))
             self._execute(comment_statement(schema, self._table, task.token))
         except BaseException:
@@ -64,7 +63,7 @@ class StagingWriter:
             self._execute(cast)
         self._may_exist = True
         self._execute("COMMIT")
-        self._session.close()
+        self._session.keep()
         return {
             "version": 1,
             "kind": KIND,

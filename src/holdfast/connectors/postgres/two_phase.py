@@ -42,7 +42,6 @@ class PreparingWriter:
         self._through = (ledger.schema, new_staging_table()) if target.cast_by_server else None
         self._session = server.session()
         try:
-            self._session.begin(server)
             if self._through is not None:
                 self._execute(target.staging_statement(*self._through))
         except BaseException:
@@ -68,7 +67,7 @@ class PreparingWriter:
         self._execute(self._ledger.add(self._run, self._task.checkpoint_id, self._rows, self._gid))
         self._may_be_prepared = True
         self._execute(f"PREPARE TRANSACTION {literal(self._gid)}")
-        self._session.close()
+        self._session.keep()
         return {"version": 1, "kind": KIND, "gid": self._gid, "subtask": self._task.subtask, "rows": self._rows}
 
     def abort(self) -> None:
