@@ -1,6 +1,6 @@
-"""Connections to the server: the driver's by psycopg, the tasks' by ADBC.
+"""Where the server is, and the connections to it.
 
-One of each is kept for the next operation of the same process, and tried before it is used.
+One is kept for the next operation of the same process, and tried before it is used.
 """
 
 from __future__ import annotations
@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import pyarrow as pa
-
 from holdfast.committers import libpq
+from holdfast.connectors.postgres.session import AdbcSession, CopySession, Session, left
 from holdfast.errors import ConfigError, HoldfastError, MissingExtraError, RowError
 
 Result = TypeVar("Result")
@@ -22,10 +21,6 @@ Result = TypeVar("Result")
 PATIENCE = 10.0
 #: One resolver of types for each server and process: to make it, ADBC reads the catalog. It holds no connection.
 _databases: dict[tuple[int, str], Any] = {}
-#: Connections that tasks of this process have left, at most one for each server, the oldest first.
-_idle: dict[tuple[int, str], Any] = {}
-#: More servers than this are not remembered.
-_MOST_IDLE = 4
 
 
 def drivers() -> tuple[Any, Any, Any]:
@@ -99,34 +94,40 @@ class Server:
 
     def _connect(self, patience: float) -> Any:
         psycopg, _, _ = drivers()
-        return self._patiently(
-            lambda: self._prepared(psycopg.connect(self._conninfo, autocommit=True)), psycopg.OperationalError, patience
-        )
+        return self._patiently(lambda: self._prepared(self._new_connection()), psycopg.OperationalError, patience)
 
     def _prepared(self, connection: Any) -> Any:
         connection.execute(f"SET lock_timeout = {self.lock_timeout_ms}")
         return connection
 
-    def session(self) -> Session:
-        """A task's connection, in a transaction."""
-        _, manager, _ = drivers()
-        key = (os.getpid(), self._conninfo)
-        kept = _idle.pop(key, None)
+    def session(self, *, plain: bool) -> Session:
+        """A task's connection, in a transaction; `plain` when every column is of a type that needs no ADBC."""
+        psycopg, manager, _ = drivers()
+        kind: type[Session] = CopySession if plain else AdbcSession
+        error: type[Exception] = psycopg.Error if plain else manager.Error
+        key = (kind.__name__, os.getpid(), self._conninfo)
+
+        def begin(connection: Any) -> Session:
+            return kind(connection, self.begin(), error, key)
+
+        kept = left(key)
         if kept is not None:
             try:
-                return Session(self, manager, kept, key)
-            except manager.Error:
+                return begin(kept)
+            except error:
                 pass  # the server closed it, by a restart perhaps: the next one tells whether it is there
-        return self._patiently(
-            lambda: Session(self, manager, manager.AdbcConnection(self._database()), key), manager.Error, PATIENCE
-        )
+        connect = self._new_connection if plain else self._adbc_connection
+        return self._patiently(lambda: begin(connect()), error, PATIENCE)
 
-    def _database(self) -> Any:
-        _, _, postgresql = drivers()
+    def _new_connection(self) -> Any:
+        return drivers()[0].connect(self._conninfo, autocommit=True)
+
+    def _adbc_connection(self) -> Any:
+        _, manager, postgresql = drivers()
         key = (os.getpid(), self._conninfo)
         if key not in _databases:
             _databases[key] = postgresql.connect(self._conninfo)
-        return _databases[key]
+        return manager.AdbcConnection(_databases[key])
 
     def _patiently(self, connect: Callable[[], Result], error: type[Exception], patience: float) -> Result:
         give_up = time.monotonic() + patience
@@ -164,69 +165,6 @@ class Server:
             "CASE WHEN current_setting('synchronous_commit') = 'off' "
             "THEN set_config('synchronous_commit', 'on', true) END",
         )
-
-
-class Session:
-    """One task's connection and its one transaction."""
-
-    def __init__(self, server: Server, manager: Any, connection: Any, key: tuple[int, str]) -> None:
-        self._manager, self._key = manager, key
-        self._connection: Any = connection
-        try:
-            for statement in server.begin():
-                self.execute(statement)
-        except BaseException:
-            self.close()
-            raise
-
-    def execute(self, statement: str) -> None:
-        """One statement."""
-        self._run(lambda s: s.set_sql_query(statement))
-
-    def ingest(self, schema: str, table: str, batch: pa.RecordBatch) -> None:
-        """Append rows to a table by binary COPY, straight from Arrow; columns are matched by name."""
-
-        def prepare(statement: Any) -> None:
-            statement.set_options(**_ingest_options(schema, table))
-            statement.bind(batch)
-
-        self._run(prepare)
-
-    def _run(self, prepare: Callable[[Any], None]) -> None:
-        statement = self._manager.AdbcStatement(self._connection)
-        try:
-            prepare(statement)
-            statement.execute_update()
-        finally:
-            statement.close()
-
-    def keep(self) -> None:
-        """The transaction is over: leave the connection to the next task."""
-        if self._key not in _idle:
-            _idle[self._key], self._connection = self._connection, None
-            while len(_idle) > _MOST_IDLE:
-                _idle.pop(next(iter(_idle))).close()
-        self.close()
-
-    def close(self) -> None:
-        """End the connection; what is not committed or prepared is rolled back by the server."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    @property
-    def error(self) -> type[Exception]:
-        """What ADBC raises."""
-        found: type[Exception] = self._manager.Error
-        return found
-
-
-def _ingest_options(schema: str, table: str) -> Mapping[str, str]:
-    return {
-        "adbc.ingest.target_table": table,
-        "adbc.ingest.target_db_schema": schema,
-        "adbc.ingest.mode": "adbc.ingest.mode.append",
-    }
 
 
 def said(error: Exception) -> str:

@@ -40,7 +40,7 @@ class StagingWriter:
         self._table = new_staging_table()
         self._rows = 0
         self._may_exist = False
-        self._session = server.session()
+        self._session = server.session(plain=target.plain)
         try:
             self._execute(target.staging_statement(schema, self._table))
             self._execute(comment_statement(schema, self._table, task.token))
@@ -51,7 +51,7 @@ class StagingWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows."""
         try:
-            self._session.ingest(self._schema, self._table, self._target.to_wire(batch))
+            self._session.ingest(self._schema, self._table, self._target.to_wire(batch), own=True)
         except self._session.error as error:
             raise blame(self._task.sink, self._target.name, error) from None
         self._rows += batch.num_rows

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.connectors.postgres.names import TableName, literal, quote
+from holdfast.connectors.postgres.rows import is_plain
 from holdfast.connectors.postgres.server import drivers, said
 from holdfast.connectors.postgres.types import SqlType, Wire, column_type, convert, wire
 from holdfast.errors import ConfigError
@@ -70,6 +71,11 @@ class Target:
     def cast_by_server(self) -> list[Column]:
         """The columns that travel as text."""
         return [column for column in self.columns if column.wire.as_text]
+
+    @property
+    def plain(self) -> bool:
+        """Whether no column needs ADBC."""
+        return all(is_plain(column.wire.arrow) for column in self.columns)
 
     def to_wire(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows as COPY wants them."""

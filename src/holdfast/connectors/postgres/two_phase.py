@@ -40,7 +40,7 @@ class PreparingWriter:
         self._rows = 0
         self._may_be_prepared = False
         self._through = (ledger.schema, new_staging_table()) if target.cast_by_server else None
-        self._session = server.session()
+        self._session = server.session(plain=target.plain)
         try:
             if self._through is not None:
                 self._execute(target.staging_statement(*self._through))
@@ -53,7 +53,7 @@ class PreparingWriter:
         name = self._target.name
         schema, table = self._through or (str(name.schema), name.table)
         try:
-            self._session.ingest(schema, table, self._target.to_wire(batch))
+            self._session.ingest(schema, table, self._target.to_wire(batch), own=self._through is not None)
         except self._session.error as error:
             raise blame(self._task.sink, name, error) from None
         self._rows += batch.num_rows
