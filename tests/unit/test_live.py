@@ -17,6 +17,7 @@ from holdfast.committers.file import FileCheckpointCommitter
 from holdfast.connectors.files.sink import FileSink
 from holdfast.core.recovery import plan_recovery
 from holdfast.errors import InjectedFault, RecordError
+from holdfast.spark import kafka
 from holdfast.spark.kafka import KafkaProgress
 from holdfast.spark.live import HoldfastQuery, Live
 from holdfast.testing.local import armed
@@ -68,6 +69,45 @@ def test_group_offsets_are_committed_by_one_thread_at_a_time(tmp_path: Path) -> 
     assert calls == [3]
     progress.commit(3, str(tmp_path))
     assert calls == [3, 3], "and it is free again"
+
+
+def test_when_the_query_has_ended_the_group_is_told_though_an_older_attempt_is_under_way_and_the_next_fails(
+    tmp_path: Path,
+) -> None:
+    """A broker that restarts answers late, and then that it is not ready: nobody else would try again."""
+    calls: list[str] = []
+    progress: KafkaProgress
+    others: list[threading.Thread] = []
+
+    class Group:
+        def commit(self, checkpoint_id: int, lines: list[str]) -> bool:
+            calls.append(threading.current_thread().name)
+            if len(calls) == 1:
+                last = threading.Thread(
+                    target=progress.commit, args=(3, str(tmp_path)), kwargs={"last": True}, name="last"
+                )
+                last.start()
+                others.append(last)
+                last.join(0.2)
+            return len(calls) == 3
+
+    progress = _progress(_spark_checkpoint(tmp_path, 3), Group())
+    progress.commit(3, str(tmp_path))
+    others[0].join(20)
+    assert calls[1:] == ["last", "last"]
+
+
+def test_the_last_attempt_at_the_group_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka, "LAST_TRIES", 0.1)
+    calls: list[int] = []
+
+    class Group:
+        def commit(self, checkpoint_id: int, lines: list[str]) -> bool:
+            calls.append(checkpoint_id)
+            return False
+
+    _progress(_spark_checkpoint(tmp_path, 3), Group()).commit(3, str(tmp_path), last=True)
+    assert calls == [3, 3]
 
 
 def test_the_query_tells_what_failed_between_two_batches() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,12 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.checkpoint.history import engine_position
 from holdfast.checkpoint.storage import Storage
 from holdfast.connectors.kafka.client import check_servers, client_config
-from holdfast.connectors.kafka.group import CommitMode, GroupOffsets, KafkaSource, commit_mode
+from holdfast.connectors.kafka.group import TIMEOUT, CommitMode, GroupOffsets, KafkaSource, commit_mode
 from holdfast.connectors.kafka.start import StartFrom, resolve
 from holdfast.core.model import CheckpointId
 from holdfast.errors import ConfigError, SourceError
 
 logger = logging.getLogger("holdfast")
+#: seconds for which a query that has ended tries to tell its consumer groups how far it got
+LAST_TRIES = 5.0
 ISOLATION = ("read_committed", "read_uncommitted")
 #: Marks that travel in the source's options, so that write_stream finds them again in the plan.
 _GROUP, _COMMIT, _START, _PROBLEM = (f"holdfast.{name}" for name in ("group", "commit", "start", "problem"))
@@ -129,34 +132,38 @@ class KafkaProgress:
             elif _PROBLEM in options:
                 raise SourceError(options[_PROBLEM])
 
-    def commit(self, complete: CheckpointId | None, location: str) -> None:
+    def commit(self, complete: CheckpointId | None, location: str, *, last: bool = False) -> None:
         """Commit the offsets of the last checkpoint that all sinks and Spark have committed, and all before it.
 
         Batches and the timer call it; the second finds it busy and leaves it to the first, so that an older answer
-        never overtakes a newer one. It never fails the query, nor ends the timer (K4).
+        never overtakes a newer one. When the query has ended nobody comes after it: the `last` call waits for its turn,
+        and tries again for a while. It never fails the query, nor ends the timer (K4).
         """
-        if not self._groups or complete is None or not self._lock.acquire(blocking=False):
+        if not self._groups or complete is None or not self._lock.acquire(timeout=2 * TIMEOUT if last else 0):
             return
+        give_up = time.monotonic() + LAST_TRIES
         try:
-            self._commit(complete, location)
+            while not self._commit(complete, location) and last and time.monotonic() < give_up:
+                time.sleep(0.5)
         except Exception as error:  # noqa: BLE001  the storage; the next batch meets it too if it lasts
             logger.warning("group offsets not committed, trying again later: %s: %s", type(error).__name__, error)
         finally:
             self._lock.release()
 
-    def _commit(self, complete: CheckpointId, location: str) -> None:
+    def _commit(self, complete: CheckpointId, location: str) -> bool:
+        """Whether every group knows it."""
         _, committed = engine_position(location)
         last = min(complete, -1 if committed is None else committed)
         if last < 0:
-            return
+            return True
         try:
             text = self._storage.read(f"offsets/{last}").decode()
         except FileNotFoundError:
-            return  # pruned by Spark: a later checkpoint is on its way
+            return True  # pruned by Spark: a later checkpoint is on its way
         # The first line is the format's version, the second the batch's metadata.
         lines = text.splitlines()[2:]
-        for group in self._groups:
-            group.commit(last, lines)
+        done = [group.commit(last, lines) for group in self._groups]
+        return all(done)
 
 
 def _config(options: Mapping[str, str]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Live:
         self.location, self.sinks = location, list(sinks)
         self._query: StreamingQuery | None = None
         self._coordinator: Coordinator | None = None
-        self._advance: Callable[[], None] = lambda: None
+        self._advance: Callable[[bool], None] = lambda last: None
         self._ending = threading.Lock()
         #: why the timer stopped the query, or why its last files are not complete
         self.failure: Exception | None = None
@@ -47,10 +47,10 @@ class Live:
         except (Py4JError, OSError):
             return False
 
-    def follow(self, query: StreamingQuery, coordinator: Coordinator, advance: Callable[[], None]) -> None:
+    def follow(self, query: StreamingQuery, coordinator: Coordinator, advance: Callable[[bool], None]) -> None:
         """Deliver what lags while the source is quiet, and close the sinks when the query ends.
 
-        `advance` tells sources how far the pipeline has got; also called once more when the query has ended.
+        `advance` tells sources how far the pipeline has got; once more, with True, when the query has ended.
         """
         self._query, self._coordinator, self._advance = query, coordinator, advance
         threading.Thread(target=self._tick, name=f"holdfast-{query.name}", daemon=True).start()
@@ -60,7 +60,7 @@ class Live:
         while self.active and coordinator is not None:
             if time.monotonic() >= next_tick:
                 coordinator.tick()
-                self._advance()
+                self._advance(False)
                 next_tick = time.monotonic() + TICK
             if coordinator.failure is not None and self._query is not None:
                 self.failure = coordinator.failure
@@ -81,7 +81,7 @@ class Live:
                 self._complete(coordinator, wait)
             coordinator.close(wait)
             self._coordinator = None
-            self._advance()
+            self._advance(True)
         finally:
             self._ending.release()
         left = {action.checkpoint_id for action in coordinator.pending}

@@ -89,8 +89,8 @@ class HoldfastWriter(DataStreamWriter):
             sources.check_start(position().planned)
             coordinator.start(position, arrow_schema(self._df))
 
-            def advance() -> None:
-                sources.commit(coordinator.complete_through, self._location)
+            def advance(last: bool = False) -> None:
+                sources.commit(coordinator.complete_through, self._location, last=last)
 
             running = Query(self._df.sparkSession)
 
