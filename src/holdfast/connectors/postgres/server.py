@@ -120,7 +120,8 @@ class Server:
         return self._patiently(lambda: begin(connect()), error, PATIENCE)
 
     def _new_connection(self) -> Any:
-        return drivers()[0].connect(self._conninfo, autocommit=True)
+        # Nothing is prepared: behind a pooler, the next statement may meet another of the server's processes.
+        return drivers()[0].connect(self._conninfo, autocommit=True, prepare_threshold=None)
 
     def _adbc_connection(self) -> Any:
         _, manager, postgresql = drivers()
