@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -44,15 +45,11 @@ class Server:
         host = given.get("hostaddr") or given.get("host") or "the local socket"
         self._where = f"database {given.get('dbname') or given.get('user') or 'of this user'!r} at {host}"
         self._keeps = True
-        self._kept: Any = None
+        #: closes the kept connection with this object, if nobody did before
+        self._kept: weakref.finalize[[Any], Server] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_keeps": False, "_kept": None}
-
-    def __del__(self) -> None:
-        # An unread dsn leaves none of the attributes.
-        if self.__dict__.get("_kept") is not None:
-            self.close()
 
     def __str__(self) -> str:
         return self._where
@@ -71,21 +68,23 @@ class Server:
             raise
         # Another thread may have kept one in the meantime.
         if self._keeps and self._kept is None and not connection.closed:
-            self._kept = connection
+            self._kept = weakref.finalize(self, _close, connection)
         else:
             connection.close()
 
     def close(self) -> None:
         """Close what was kept."""
-        connection, self._kept = self._kept, None
-        if connection is not None:
-            connection.close()
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept()
 
     def _reuse(self) -> Any | None:
         """The kept connection, if it is still one."""
-        connection, self._kept = self._kept, None
-        if connection is None:
+        kept, self._kept = self._kept, None
+        found = None if kept is None else kept.detach()
+        if found is None:
             return None
+        (connection,) = found[2]
         try:
             return self._prepared(connection)
         except drivers()[0].OperationalError:
@@ -166,6 +165,10 @@ class Server:
             "CASE WHEN current_setting('synchronous_commit') = 'off' "
             "THEN set_config('synchronous_commit', 'on', true) END",
         )
+
+
+def _close(connection: Any) -> None:
+    connection.close()
 
 
 def said(error: Exception) -> str:
