@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import resource
+import time
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +124,40 @@ def test_a_task_that_breaks_off_in_its_rows_leaves_no_open_transaction(
     run.run(0, LocalBatch([[batch]]))
     run.close()
     assert query.ids() == [1, 2]
+
+
+def test_rows_wait_for_a_slow_server_instead_of_filling_memory(server: tuple[Server, str]) -> None:
+    where, dsn = server
+    execute(dsn, "CREATE TABLE IF NOT EXISTS slow (words text)")
+    slow = "BEGIN PERFORM pg_sleep(0.02); RETURN NEW; END"
+    execute(dsn, f"CREATE OR REPLACE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS '{slow}'")
+    execute(dsn, "CREATE OR REPLACE TRIGGER slow BEFORE INSERT ON slow FOR EACH ROW EXECUTE FUNCTION slow()")
+    batch = pa.RecordBatch.from_pydict({"words": ["x" * 2_000_000] * 10}, schema=pa.schema([PLAIN.field("words")]))
+    session = where.session(plain=True)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begin = time.monotonic()
+    for _ in range(15):
+        session.ingest("public", "slow", batch)
+    assert time.monotonic() - begin > 2.5, "the server was not waited for"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150_000, "of 300 MB"
+    begin = time.monotonic()
+    session.close()
+    assert time.monotonic() - begin < 1, "nobody waits for rows that are given up"
+    assert execute(dsn, "SELECT count(*) FROM slow") == [(0,)]
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_limit_on_statements_does_not_end_a_task_that_waits_for_rows(server: tuple[Server, str], plain: bool) -> None:
+    _, dsn = server
+    session = Server(f"{dsn}?options=-c%20statement_timeout%3D200", 60).session(plain=plain)
+    batch = pa.RecordBatch.from_pydict({"words": ["x"]}, schema=pa.schema([PLAIN.field("words")]))
+    execute(dsn, "TRUNCATE copied")
+    for _ in range(3):
+        session.ingest("public", "copied", batch)
+        time.sleep(0.15)
+    session.execute("COMMIT")
+    session.close()
+    assert execute(dsn, "SELECT count(*) FROM copied") == [(3,)]
 
 
 def test_a_connection_that_breaks_in_the_rows_is_an_error_with_its_reason(server: tuple[Server, str]) -> None:

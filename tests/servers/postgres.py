@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 import uuid
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,7 @@ class PostgresServer:
         """End it, and wait until it and its children are gone: they hold the shared memory a restart needs."""
         if self._process is None:
             return
+        children = _children(self._process.pid)
         # SIGINT is PostgreSQL's fast shutdown; SIGTERM would wait for every client.
         self._process.send_signal(signal.SIGKILL if kill else signal.SIGINT)
         try:
@@ -99,8 +101,13 @@ class PostgresServer:
             self._process.kill()
             self._process.wait()
         deadline = time.monotonic() + 30
-        while _group_is_alive(self._process.pid) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        while children & _children(None):
+            # One that lives on for a moment would still commit for a client that is connected.
+            for child in children & _children(None):
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+            assert time.monotonic() < deadline, f"processes {children} of the server do not end"
+            time.sleep(0.02)
         self._process = None
 
     def close(self) -> None:
@@ -122,16 +129,17 @@ class PostgresServer:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def _group_is_alive(leader: int) -> bool:
-    """Whether a process of the server's session still runs; a zombie of another parent does not count."""
+def _children(parent: int | None) -> set[int]:
+    """The processes of one parent, or all; PostgreSQL makes each of its own a session, so no group has them all."""
+    found = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
+            state, its_parent = stat.read_text().rpartition(")")[2].split()[:2]
         except OSError:
             continue
-        if int(group) == leader and state != "Z":
-            return True
-    return False
+        if state != "Z" and parent in (None, int(its_parent)):
+            found.add(int(stat.parent.name))
+    return found
 
 
 def execute(dsn: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:

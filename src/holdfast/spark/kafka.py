@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.checkpoint.history import engine_position
 from holdfast.checkpoint.storage import Storage
 from holdfast.connectors.kafka.client import check_servers, client_config
-from holdfast.connectors.kafka.group import TIMEOUT, CommitMode, GroupOffsets, KafkaSource, commit_mode
+from holdfast.connectors.kafka.group import CommitMode, GroupOffsets, KafkaSource, commit_mode
 from holdfast.connectors.kafka.start import StartFrom, resolve
 from holdfast.core.model import CheckpointId
 from holdfast.errors import ConfigError, SourceError
@@ -22,6 +22,8 @@ from holdfast.errors import ConfigError, SourceError
 logger = logging.getLogger("holdfast")
 #: seconds for which a query that has ended tries to tell its consumer groups how far it got
 LAST_TRIES = 5.0
+#: and before that waits for an attempt that is under way
+LAST_WAIT = 20.0
 ISOLATION = ("read_committed", "read_uncommitted")
 #: Marks that travel in the source's options, so that write_stream finds them again in the plan.
 _GROUP, _COMMIT, _START, _PROBLEM = (f"holdfast.{name}" for name in ("group", "commit", "start", "problem"))
@@ -139,12 +141,12 @@ class KafkaProgress:
         never overtakes a newer one. When the query has ended nobody comes after it: the `last` call waits for its turn,
         and tries again for a while. It never fails the query, nor ends the timer (K4).
         """
-        if not self._groups or complete is None or not self._lock.acquire(timeout=2 * TIMEOUT if last else 0):
+        if not self._groups or complete is None or not self._lock.acquire(timeout=LAST_WAIT if last else 0):
             return
         give_up = time.monotonic() + LAST_TRIES
         try:
             while not self._commit(complete, location) and last and time.monotonic() < give_up:
-                time.sleep(0.5)
+                time.sleep(1.0)
         except Exception as error:  # noqa: BLE001  the storage; the next batch meets it too if it lasts
             logger.warning("group offsets not committed, trying again later: %s: %s", type(error).__name__, error)
         finally:

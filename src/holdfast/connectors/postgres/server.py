@@ -44,12 +44,13 @@ class Server:
         self.lock_timeout_ms = round(lock_timeout * 1000)
         host = given.get("hostaddr") or given.get("host") or "the local socket"
         self._where = f"database {given.get('dbname') or given.get('user') or 'of this user'!r} at {host}"
-        self._keeps = True
+        #: whether a connection is kept; not in tasks, nor when the query is over
+        self.keeps = False
         #: closes the kept connection with this object, if nobody did before
-        self._kept: weakref.finalize[[Any], Server] | None = None
+        self._kept: weakref.finalize[[Any, int], Server] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_keeps": False, "_kept": None}
+        return {**self.__dict__, "keeps": False, "_kept": None}
 
     def __str__(self) -> str:
         return self._where
@@ -67,13 +68,14 @@ class Server:
             connection.close()
             raise
         # Another thread may have kept one in the meantime.
-        if self._keeps and self._kept is None and not connection.closed:
-            self._kept = weakref.finalize(self, _close, connection)
+        if self.keeps and self._kept is None and not connection.closed:
+            self._kept = weakref.finalize(self, _close, connection, os.getpid())
         else:
             connection.close()
 
     def close(self) -> None:
-        """Close what was kept."""
+        """Close what was kept, and keep nothing more."""
+        self.keeps = False
         kept, self._kept = self._kept, None
         if kept is not None:
             kept()
@@ -82,13 +84,11 @@ class Server:
         """The kept connection, if it is still one."""
         kept, self._kept = self._kept, None
         found = None if kept is None else kept.detach()
-        if found is None:
+        if found is None or found[2][1] != os.getpid():
             return None
-        (connection,) = found[2]
         try:
-            return self._prepared(connection)
+            return self._prepared(found[2][0])
         except drivers()[0].OperationalError:
-            connection.close()
             return None
 
     def _connect(self, patience: float) -> Any:
@@ -96,7 +96,11 @@ class Server:
         return self._patiently(lambda: self._prepared(self._new_connection()), psycopg.OperationalError, patience)
 
     def _prepared(self, connection: Any) -> Any:
-        connection.execute(f"SET lock_timeout = {self.lock_timeout_ms}")
+        try:
+            connection.execute(f"SET lock_timeout = {self.lock_timeout_ms}")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def session(self, *, plain: bool) -> Session:
@@ -156,19 +160,22 @@ class Server:
     def begin(self) -> tuple[str, str]:
         """Begin a transaction that neither waits for ever nor reads an old snapshot, whatever the role's defaults.
 
-        A role or server with synchronous_commit=off would acknowledge what a crash then takes back.
+        A role or server with synchronous_commit=off would acknowledge what a crash then takes back. With a
+        statement_timeout, a task's COPY would fail for waiting for rows, again and again.
         """
         return (
             "BEGIN ISOLATION LEVEL READ COMMITTED",
             f"SELECT set_config('lock_timeout', '{self.lock_timeout_ms}', true), "
             "set_config('idle_in_transaction_session_timeout', '0', true), "
+            "set_config('statement_timeout', '0', true), "
             "CASE WHEN current_setting('synchronous_commit') = 'off' "
             "THEN set_config('synchronous_commit', 'on', true) END",
         )
 
 
-def _close(connection: Any) -> None:
-    connection.close()
+def _close(connection: Any, process: int) -> None:
+    if process == os.getpid():  # else it is the parent's, which goes on with it
+        connection.close()
 
 
 def said(error: Exception) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import os
+import select
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -60,7 +62,10 @@ class Session(ABC):
 
 def _forget(most: int) -> None:
     while len(_idle) > most:
-        _idle.pop(next(iter(_idle))).close()
+        key = next(iter(_idle))
+        connection = _idle.pop(key)
+        if key[1] == os.getpid():  # else it is the parent's, which goes on with it
+            connection.close()
 
 
 atexit.register(_forget, 0)
@@ -72,7 +77,7 @@ def left(key: Key) -> Any | None:
 
 
 class _BrokenOff(Exception):
-    """What psycopg tells the server of a COPY whose task has failed."""
+    """What psycopg is told of a COPY whose task has failed."""
 
 
 class CopySession(Session):
@@ -101,15 +106,25 @@ class CopySession(Session):
             self._copy = self._open.enter_context(cursor.copy(into))
             self._copy.write(HEADER)
         for part in encode(batch):
+            self._send()
             self._copy.write(part)
 
+    def _send(self) -> None:
+        """Wait until the server has taken what was written: libpq would keep any amount of it in memory."""
+        server = self._connection.pgconn
+        while server.flush():
+            ready = select.poll()
+            ready.register(server.socket, select.POLLIN | select.POLLOUT)
+            if any(event & ~select.POLLOUT for _, event in ready.poll()):
+                server.consume_input()
+
     def close(self) -> None:
-        """See Session. A COPY that has not ended is broken off."""
+        """See Session. A COPY that has not ended goes with the connection: a slow server is not waited for."""
+        super().close()
         if self._copy is not None:
             self._copy = None
-            with suppress(self.error):  # the connection may be gone, and is ended all the same
+            with suppress(self.error):  # there is no connection any more
                 self._open.__exit__(_BrokenOff, _BrokenOff(), None)
-        super().close()
 
 
 class AdbcSession(Session):

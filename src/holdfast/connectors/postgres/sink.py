@@ -75,6 +75,7 @@ class PostgresSink(TwoPhaseCommitSink):
         """See TwoPhaseCommitSink."""
         self._run = run
         self._check_columns(run.schema)
+        self.server.keeps = True
         ledger = self._ledger
         with self.server.connect(patience=0) as connection:
             ledger.create(connection)
