@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.testing import faults
+from holdfast.core import faults
 from holdfast.testing.audit import AuditReport, audit
 
 ROOT = Path(__file__).parents[2]

@@ -15,8 +15,8 @@ import holdfast as hf
 from holdfast.connectors.kafka import write_ahead
 from holdfast.connectors.kafka.sink import KafkaSink
 from holdfast.connectors.kafka.two_phase import TwoPhase
+from holdfast.core import faults
 from holdfast.core.naming import Task
-from holdfast.testing import faults
 
 
 class Troubled(KafkaSink):

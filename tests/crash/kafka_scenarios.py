@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from typing import Any, cast
 
-from holdfast.testing import faults
+from holdfast.core import faults
 from tests.crash.harness import Work, end, stopped_children, wait_for, wait_until_stopped
 from tests.crash.kafka_work import KafkaWork
 from tests.crash.scenarios import (

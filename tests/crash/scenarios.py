@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.testing import faults
+from holdfast.core import faults
 from tests.crash.harness import Work, end, wait_until_stopped
 
 SINKS = ("sqlite", "write-ahead")

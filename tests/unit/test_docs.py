@@ -13,7 +13,7 @@ import typer
 import holdfast as hf
 from holdfast import errors, testing
 from holdfast.cli.app import app
-from holdfast.testing import faults
+from holdfast.core import faults
 from holdfast.testing.contract import CHECKS, contracts
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.connectors.files.rolling import FAN_IN, Group, Part, Rolling, plan
 from holdfast.connectors.files.state import Names, State
-from holdfast.connectors.files.units import parse_duration, parse_size
+from holdfast.core.units import parse_duration, parse_size
 from holdfast.errors import ConfigError, RecordError
 
 NAMES = Names("a" * 32, "files-out", 3, ".parquet")

@@ -17,11 +17,11 @@ from holdfast.checkpoint.ports import Batch, EnginePosition, Run, Sink, SubtaskR
 from holdfast.checkpoint.repair import Repairs
 from holdfast.checkpoint.sinkset import SinkSet, each
 from holdfast.checkpoint.upkeep import Upkeep, keep_up
+from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Committable, Decided
 from holdfast.core.recovery import STEPS, Commit, Moment, Step, complete_through, owed, plan_recovery
 from holdfast.core.states import Event, State, advance
 from holdfast.errors import PERMANENT, FencedError
-from holdfast.testing import faults
 
 logger = logging.getLogger("holdfast")
 #: seconds between two sweeps while no batch comes

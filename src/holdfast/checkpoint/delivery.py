@@ -10,10 +10,10 @@ from typing import Any
 
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import Sink, Tasks
+from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Committable, Outcome
 from holdfast.core.recovery import Commit, plan_recovery
 from holdfast.errors import PERMANENT, CommitError, ConfigError, FencedError, HoldfastError, LostError
-from holdfast.testing import faults
 
 logger = logging.getLogger("holdfast")
 #: A failed attempt of a sink that may lag that took this many seconds is followed by a rest of REST times as long.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from holdfast.core.model import CheckpointId, Committable, Outcome
@@ -11,6 +11,15 @@ from holdfast.core.repair import Replayed
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a commit record says: this checkpoint is at the endpoint, so its ledger must know it."""
+
+    checkpoint_id: CheckpointId
+    #: when it was decided, in milliseconds since the epoch: ledgers that forget need not know it for ever
+    at: int
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,8 @@ class Run:
     take_over: bool = False
     #: pyarrow.Schema of the rows, or None when it is not known
     schema: Any = None
+    #: sink -> the newest checkpoint with rows of it that a commit record says is committed (rule 15)
+    committed: Mapping[str, Committed] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -88,6 +99,7 @@ class Sink(Protocol):
 
     name: str
     may_lag: bool
+    overlaps: bool
     repairable: bool
     transaction_timeout: float | None
     max_pending: int | None
@@ -106,6 +118,9 @@ class Sink(Protocol):
 
     def validate(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks) -> None:
         """Last chance to refuse before the decision; what it sees is all subtasks together."""
+
+    def still_prepared(self, committables: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Those of them that the endpoint still holds, asked before the decision (rule 14)."""
 
     def commit(
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks

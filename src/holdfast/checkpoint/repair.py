@@ -15,12 +15,12 @@ from typing import Any
 from holdfast.checkpoint import records
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import Batch, Run, Sink, SubtaskReport
+from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Committable, Decided, RecordKind
 from holdfast.core.naming import escape
 from holdfast.core.recovery import Commit
 from holdfast.core.repair import RepairPlan, Replayed, plan_repair
 from holdfast.errors import CommitError, LostError
-from holdfast.testing import faults
 
 logger = logging.getLogger("holdfast")
 PRODUCE_ANYWAY, GIVE_UP, MARK_DELIVERED = "produce-anyway", "give-up", "mark-delivered"

@@ -118,16 +118,25 @@ class LedgerVerdict(StrEnum):
     OURS = "ours"
     FOREIGN = "written by a pipeline of the same name with another checkpoint location"
     AHEAD = "ahead of this checkpoint location"
+    BEHIND = "lacks checkpoints that this location knows to be committed"
 
 
-def judge_ledger(ledger: Mapping[str, CheckpointId], lineage: str, last_decided: CheckpointId | None) -> LedgerVerdict:
-    """Compare a ledger {lineage: last committed checkpoint} with the log (rule 10).
+def judge_ledger(
+    ledger: Mapping[str, CheckpointId],
+    lineage: str,
+    last_decided: CheckpointId | None,
+    committed: CheckpointId | None = None,
+) -> LedgerVerdict:
+    """Compare a ledger {lineage: last committed checkpoint} with the log (rules 10, 15).
 
     A ledger of another lineage would make us skip its checkpoint numbers; one that is ahead would make us skip rows
-    that an old or deleted checkpoint produces again.
+    that an old or deleted checkpoint produces again; one that is behind what a commit record says (`committed`) belongs
+    to an endpoint that was restored or made anew, and what it lacks would never be sent again.
     """
     if any(other != lineage for other in ledger):
         return LedgerVerdict.FOREIGN
     if lineage in ledger and ledger[lineage] > (-1 if last_decided is None else last_decided):
         return LedgerVerdict.AHEAD
+    if committed is not None and ledger.get(lineage, -1) < committed:
+        return LedgerVerdict.BEHIND
     return LedgerVerdict.OURS

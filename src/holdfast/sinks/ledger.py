@@ -1,13 +1,14 @@
-"""Refusing to start against an endpoint that knows this name from elsewhere (rule 10)."""
+"""Refusing to start against an endpoint that knows this name from elsewhere, or forgot it (rules 10, 15)."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from holdfast.checkpoint.ports import Run
 from holdfast.core.model import CheckpointId
 from holdfast.core.recovery import LedgerVerdict, judge_ledger
-from holdfast.errors import ForeignLineageError, StaleCheckpointError
+from holdfast.errors import ForeignLineageError, RestoredEndpointError, StaleCheckpointError
 
 WAYS_OUT = (
     "Start from the checkpoint location that wrote it, or give this pipeline a new name, or pass take_over=True to "
@@ -15,9 +16,19 @@ WAYS_OUT = (
 )
 
 
-def check_ledger(run: Run, where: str, ledger: Mapping[str, CheckpointId]) -> None:
-    """Raise unless the ledger {lineage: last committed checkpoint} is ours and not ahead of the log."""
-    verdict = judge_ledger(ledger, run.lineage, run.last_decided)
+def check_ledger(
+    run: Run, where: str, ledger: Mapping[str, CheckpointId], *, sink: str | None = None, kept: float | None = None
+) -> None:
+    """Raise unless the ledger {lineage: last committed checkpoint} is ours, not ahead of the log and not behind it.
+
+    With `sink`, what commit records say of it must be in the ledger (rule 15); a ledger that forgets after `kept`
+    seconds need not know older ones.
+    """
+    known = run.committed.get(sink) if sink is not None else None
+    if known is not None and kept is not None and time.time() - known.at / 1000 > kept:
+        known = None
+    committed = None if known is None else known.checkpoint_id
+    verdict = judge_ledger(ledger, run.lineage, run.last_decided, committed)
     if verdict is LedgerVerdict.FOREIGN:
         last = max(checkpoint for lineage, checkpoint in ledger.items() if lineage != run.lineage)
         raise ForeignLineageError(
@@ -25,8 +36,19 @@ def check_ledger(run: Run, where: str, ledger: Mapping[str, CheckpointId]) -> No
             f"checkpoint location than {run.location} (or from this one before it was deleted). {WAYS_OUT}"
         )
     if verdict is LedgerVerdict.AHEAD:
-        known = "none" if run.last_decided is None else f"{run.last_decided}"
+        decided = "none" if run.last_decided is None else f"{run.last_decided}"
         raise StaleCheckpointError(
             f"{where} holds deliveries of pipeline {run.pipeline!r} up to checkpoint {ledger[run.lineage]}, but the "
-            f"checkpoint location {run.location} knows checkpoints up to {known}: it is an old copy. {WAYS_OUT}"
+            f"checkpoint location {run.location} knows checkpoints up to {decided}: it is an old copy. {WAYS_OUT}"
+        )
+    if verdict is LedgerVerdict.BEHIND:
+        last, location = ledger.get(run.lineage, -1), run.location.removesuffix("/holdfast")
+        knows = f"up to checkpoint {last}" if last >= 0 else "none"
+        raise RestoredEndpointError(
+            f"{where} knows of deliveries of pipeline {run.pipeline!r}: {knows}; but checkpoints {last + 1} to "
+            f"{committed} were committed there. It was restored from a backup, failed over to an older copy, was "
+            "emptied or made anew, and the rows of these checkpoints are missing. Bring the newer state back; or put "
+            f"there what is missing, then run `holdfast resolve {location} --sink {sink} --accept-restored`, which "
+            f"asks first: the pipeline goes on after checkpoint {committed}",
+            behind=(last + 1, committed or 0),
         )

@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run, SubtaskReport
+from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Committable
 from holdfast.core.naming import Task
 from holdfast.core.repair import Replayed
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.sinks.digest import Digest
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
-from holdfast.testing import faults
 
 _current: ContextVar[Task | None] = ContextVar("holdfast_task", default=None)
 

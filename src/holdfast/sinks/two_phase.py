@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +27,9 @@ class TwoPhaseCommitSink(ABC):
     name: str = ""
     #: the query goes on while this sink cannot commit; its checkpoints stay decided and are delivered later
     may_lag: bool = False
+    #: commits checkpoint N while the tasks of N + 1 run, at most one behind: for a sink whose prepared work keeps, and
+    #: whose `commit` shares nothing with `validate`, `snapshot_state` and `recover`, which then run beside it
+    overlaps: bool = False
     #: seconds after which the endpoint drops an open transaction, for the warning at 80 %; None: never
     transaction_timeout: float | None = None
     #: what the endpoint drops after the decision is produced again from the replay: `commit` raises LostError with the
@@ -94,6 +97,18 @@ class TwoPhaseCommitSink(ABC):
     ) -> None:
         """Raise to refuse a checkpoint before it is decided, seeing all subtasks at once."""
 
+    def still_prepared(self, committables: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Those of these committables whose prepared work the endpoint still holds; all of them by default.
+
+        Asked before the decision, when so much time has passed that some could be gone: then the batch runs again,
+        which costs nothing; after the decision it would cost a repair.
+        """
+        return committables
+
+    def rows_of(self, committables: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch] | None:
+        """The rows of prepared work, read back for the report when an operator gives them up; None: they cannot be."""
+        return None
+
     def initialize_state(self, state: Any) -> None:  # noqa: B027
         """The operator state saved with the newest decided checkpoint; None when there is none."""
 
@@ -106,6 +121,11 @@ class TwoPhaseCommitSink(ABC):
 
     def notify_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None:  # noqa: B027
         """This checkpoint failed before its decision; Spark will run the batch again."""
+
+    @property
+    def address(self) -> str:
+        """Where the endpoint is, for errors and status: a path, a host and port, never a secret."""
+        return ""
 
     def __repr__(self) -> str:
         """Name only: options may hold secrets."""

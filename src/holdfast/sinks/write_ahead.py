@@ -14,6 +14,7 @@ import pyarrow as pa
 from holdfast.checkpoint.ports import Run, Tasks
 from holdfast.checkpoint.storage import open_storage
 from holdfast.committers.base import CheckpointCommitter
+from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Outcome, PendingCheckpoint
 from holdfast.core.naming import Task, job_id, operator_id
 from holdfast.errors import ConfigError
@@ -21,7 +22,6 @@ from holdfast.sinks import wal
 from holdfast.sinks.ledger import check_ledger
 from holdfast.sinks.subtask import make_task, running
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
-from holdfast.testing import faults
 
 
 class StagedSink(TwoPhaseCommitSink):

@@ -1,11 +1,13 @@
 """For sink authors: the contract suite, fault points, and the audit.
 
-`holdfast.testing.faults` is imported by the library itself, so this stays light: the contract suite loads when used.
+The contract suite loads when it is used: `from holdfast.testing import faults` costs next to nothing.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from holdfast.core import faults
 
 # At once, and before anything else imports the module of the same name: the package's `audit` is the function.
 from holdfast.testing.audit import AuditReport, audit
@@ -13,7 +15,7 @@ from holdfast.testing.audit import AuditReport, audit
 if TYPE_CHECKING:
     from holdfast.testing.contract import ContractError, ContractReport, exercise_sink
 
-__all__ = ["AuditReport", "ContractError", "ContractReport", "audit", "exercise_sink"]
+__all__ = ["AuditReport", "ContractError", "ContractReport", "audit", "exercise_sink", "faults"]
 
 
 def __getattr__(name: str) -> Any:

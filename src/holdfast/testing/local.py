@@ -24,11 +24,11 @@ from holdfast.checkpoint.delivery import Retries
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import EnginePosition, Run, SubtaskReport
 from holdfast.checkpoint.storage import LocalStorage
+from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Committable
 from holdfast.core.repair import Replayed
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
-from holdfast.testing import faults
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

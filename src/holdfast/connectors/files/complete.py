@@ -11,8 +11,8 @@ from holdfast.connectors.files.formats import of_file
 from holdfast.connectors.files.marks import Mark, read_marks
 from holdfast.connectors.files.parts import IPC, Folder, Hashing, check_part, checksum, read_part, read_schema
 from holdfast.connectors.files.rolling import Part, Roll
+from holdfast.core import faults
 from holdfast.errors import RecordError
-from holdfast.testing import faults
 
 
 @dataclass(frozen=True)

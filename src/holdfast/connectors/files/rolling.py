@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from holdfast.connectors.files.units import parse_duration, parse_size
+from holdfast.core.units import parse_duration, parse_size
 from holdfast.errors import ConfigError
 
 #: that many parts of one level become one part of the next: each row is copied once a level

@@ -20,12 +20,12 @@ from holdfast.connectors.files.parts import Folder
 from holdfast.connectors.files.rolling import Part, Rolling
 from holdfast.connectors.files.state import Names, State
 from holdfast.connectors.files.task import TaskFiles
+from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
 from holdfast.errors import ConfigError, StaleCheckpointError
 from holdfast.sinks.ledger import WAYS_OUT, check_ledger
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
-from holdfast.testing import faults
 
 logger = logging.getLogger("holdfast")
 #: Where an object is there as a whole or not at all.

@@ -11,8 +11,8 @@ from typing import Any
 
 from holdfast.connectors.kafka.client import admin
 from holdfast.connectors.kafka.denied import denied
+from holdfast.core import faults
 from holdfast.core.model import CheckpointId
-from holdfast.testing import faults
 
 logger = logging.getLogger("holdfast")
 TIMEOUT = 15.0

@@ -17,11 +17,11 @@ from holdfast.connectors.kafka import ids, marks
 from holdfast.connectors.kafka.arrow import check_rows
 from holdfast.connectors.kafka.rdkafka import ProduceError, TransactionalProducer
 from holdfast.connectors.kafka.target import RowWriter, Target
+from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.errors import LostError, RowError
 from holdfast.sinks import wal
 from holdfast.sinks.write_ahead import StagedSink
-from holdfast.testing import faults
 
 logger = logging.getLogger("holdfast")
 #: Producers a worker process keeps from batch to batch.

@@ -13,11 +13,11 @@ from holdfast.connectors.postgres.ledger import Ledger
 from holdfast.connectors.postgres.names import literal, make_gid, names_digest, new_staging_table, parse_gid, quote
 from holdfast.connectors.postgres.server import RAISE_PREPARED, Server, blame, drivers
 from holdfast.connectors.postgres.table import Target
+from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task
 from holdfast.errors import ConfigError
 from holdfast.sinks.ledger import check_ledger
-from holdfast.testing import faults
 
 logger = logging.getLogger("holdfast")
 KIND = "prepared"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.checkpoint.records import decode
+from holdfast.core import faults
 from holdfast.core.model import Committable
 from holdfast.core.naming import escape
 from holdfast.errors import CommitError, InjectedFault
 from holdfast.sinks.subtask import make_task, running
 from holdfast.sinks.write_ahead import WriteAheadSink
-from holdfast.testing import faults
 from holdfast.testing.bench import Bench, NotApplicable, Row, require
 from holdfast.testing.checks.companion import Companion, CompanionError
 from holdfast.testing.local import LocalBatch, LocalRun, TaskFailed, armed, travel

@@ -1,0 +1,41 @@
+"""How long and how often something that fails is tried again: one setting for every sink and phase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from holdfast.core.units import parse_duration
+from holdfast.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Retry:
+    """What a query does about an endpoint that fails or is away: try again `for_` this long, then fail.
+
+    The wait doubles from `first_wait` to `longest_wait`. It holds for the start, for the tasks of a batch, for sweeps
+    and for commits. A sink that may lag (write-ahead) is tried again for ever, since nobody waits for it.
+    """
+
+    for_: str | float | timedelta = "5m"
+    first_wait: str | float | timedelta = 0.1
+    longest_wait: str | float | timedelta = "10s"
+
+    def __post_init__(self) -> None:
+        for name in ("for_", "first_wait", "longest_wait"):
+            if getattr(self, name) is None:
+                raise ConfigError(f'retry.{name} must be a duration such as "90s", "5m" or seconds, not None')
+        if not 0 < self.wait(1) <= self.wait(1_000):
+            raise ConfigError("retry.first_wait must be above 0 and not above retry.longest_wait")
+        parse_duration("retry.for_", self.for_)
+
+    @property
+    def seconds(self) -> float:
+        """How long, in seconds."""
+        return parse_duration("retry.for_", self.for_) or 0.0
+
+    def wait(self, failures: int) -> float:
+        """Seconds to wait after so many failures in a row."""
+        first = parse_duration("retry.first_wait", self.first_wait) or 0.0
+        longest = parse_duration("retry.longest_wait", self.longest_wait) or 0.0
+        return min(longest, first * 2.0 ** min(failures - 1, 40))
