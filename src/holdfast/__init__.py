@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.connectors.stdout import StdoutSink
     from holdfast.core.model import Outcome, PendingCheckpoint
     from holdfast.core.naming import Task, parse_token
+    from holdfast.core.retry import Retry
     from holdfast.errors import HoldfastError
     from holdfast.sinks.idempotent import IdempotentSink
     from holdfast.sinks.subtask import current_task
@@ -48,6 +49,7 @@ __all__ = [
     "Outcome",
     "PendingCheckpoint",
     "PostgresSink",
+    "Retry",
     "Rolling",
     "Run",
     "SqlCheckpointCommitter",
@@ -80,6 +82,7 @@ _HOMES = {
     "Outcome": "holdfast.core.model",
     "PendingCheckpoint": "holdfast.core.model",
     "PostgresSink": "holdfast.connectors.postgres.sink",
+    "Retry": "holdfast.core.retry",
     "Rolling": "holdfast.connectors.files.rolling",
     "Run": "holdfast.checkpoint.ports",
     "SqlCheckpointCommitter": "holdfast.committers.sql",

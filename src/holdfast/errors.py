@@ -110,7 +110,14 @@ class RestoredEndpointError(LineageError):
 
 
 class SinkError(HoldfastError):
-    """An endpoint failed or did not answer; trying again may help. The message names the sink and the address."""
+    """An endpoint failed or did not answer; trying again may help. The message names the sink and the address.
+
+    `again` says whether it is worth trying at once, in the same run: not so for what looks like a bug of a sink.
+    """
+
+    def __init__(self, message: str, *, again: bool = True) -> None:
+        super().__init__(message)
+        self.again = again
 
 
 class NotPreparedError(HoldfastError):
@@ -167,6 +174,10 @@ class RowError(HoldfastError):
 class EngineError(HoldfastError):
     """Spark, or code of the query that runs in Spark, failed; its own error is the cause."""
 
+    def __init__(self, message: str, *, again: bool = False) -> None:
+        super().__init__(message)
+        self.again = again
+
 
 class InjectedFault(HoldfastError):
     """A fault point armed by a test fired (see holdfast.core.faults)."""
@@ -180,7 +191,3 @@ def permanent(error: BaseException) -> bool:
 def first_line(error: BaseException) -> str:
     """Enough of an error for a table; Spark's hold whole stack traces."""
     return str(error).strip().partition("\n")[0][:500]
-
-
-#: Trying again cannot help: the coordinator raises these at once instead of retrying or lagging.
-PERMANENT = (ConfigError, RecordError, UnsafeStorageError, FencedError, LineageError, LostError, MarkError, RowError)

@@ -10,14 +10,15 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.checkpoint.coordinator import Coordinator
-from holdfast.checkpoint.delivery import Retries
 from holdfast.checkpoint.log import RETAIN, CheckpointLog
+from holdfast.checkpoint.loops import Inline
 from holdfast.checkpoint.ports import EnginePosition, LoopTasks, Run, SubtaskReport
 from holdfast.checkpoint.storage import LocalStorage, Storage, open_storage
 from holdfast.committers.base import CheckpointCommitter
 from holdfast.core.model import Committable, Outcome
 from holdfast.core.naming import Task
 from holdfast.core.repair import Replayed
+from holdfast.core.retry import Retry
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.sinks.write_ahead import WriteAheadSink
@@ -86,19 +87,30 @@ class Engine:
         self.location = str(location)
         self.pipeline = pipeline
         self.waits: list[float] = []
+        #: Moves only while somebody waits: on a busy machine a failed attempt can be slow, and then comes a rest.
+        self.now = 1_700_000_000.0
         self.planned: int | None = None
         self.committed: int | None = None
         self.options = options
         self.storage: Storage = options.pop("storage", None) or open_storage(self.location)
         self.start(*sinks)
 
+    def _sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+
+    def tick(self, seconds: float = 60.0) -> None:
+        """The timer, so much later."""
+        self.now += seconds
+        self.coordinator.tick()
+
     def start(self, *sinks: Any, **options: Any) -> Run:
         self.sinks = sinks
         settings: dict[str, Any] = {
-            "sleep": self.waits.append,
-            # Stands still: on a busy machine a failed attempt can be slow, and a slow one is followed by a rest.
-            "clock": lambda: 1_700_000_000.0,
-            "retries": Retries(attempts=3),
+            "loops": Inline(self._sleep),
+            "clock": lambda: self.now,
+            # Three attempts, after waits of 0.1 and 0.2 s.
+            "retry": Retry(for_=0.25),
             **self.options,
             **options,
         }

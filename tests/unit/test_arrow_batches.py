@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.ports import SubtaskReport
-from holdfast.spark.batches import BYTES, NO_LIMIT, ROWS, ArrowBatches
+from holdfast.spark.batches import BYTES, FIRST, ROWS, ArrowBatches
 
 
 class Conf(dict[str, Any]):
@@ -30,26 +30,46 @@ def limits(batches: ArrowBatches, conf: Conf) -> Conf:
     return conf
 
 
-@pytest.mark.parametrize(
-    ("bytes_per_row", "rows"), [(1, 50_000), (130, 30_000), (400, 10_000), (800, 10_000), (900, None), (10**6, None)]
-)
-def test_small_rows_get_larger_batches_that_nobody_measures(bytes_per_row, rows) -> None:
-    batches = ArrowBatches()
-    assert limits(batches, Conf()) == {}, "a run begins with Spark's limits"
-    batches.learn([report(bytes_per_row)])
-    assert limits(batches, Conf()) == ({} if rows is None else {BYTES: NO_LIMIT, ROWS: rows})
+def after(batches: ArrowBatches, *sizes: int) -> int | None:
+    """Rows of a batch after checkpoints with rows of these sizes."""
+    conf = limits(batches, Conf())
+    for size in sizes:
+        batches.learn([report(size)])
+        limits(batches, conf)
+    assert BYTES not in conf, "the limit of bytes is Spark's own, and finite"
+    return conf.get(ROWS)
+
+
+def test_a_run_begins_with_few_rows_and_no_limit_is_ever_lifted() -> None:
+    """Before the first checkpoint nothing is known: a thousand of Kafka's largest messages are one gigabyte."""
+    assert after(ArrowBatches()) == FIRST == 1_000
+    assert after(ArrowBatches(), 1, 1, 1, 1, 1, 1) == 20_000
+
+
+@pytest.mark.parametrize(("size", "rows"), [(1, 4_000), (130, 4_000), (800, 4_000), (900, None), (10**6, None)])
+def test_small_rows_get_larger_batches_little_by_little(size, rows) -> None:
+    assert after(ArrowBatches(), size) == rows
 
 
 def test_the_largest_rows_count_and_a_batch_without_rows_changes_nothing() -> None:
     batches, conf = ArrowBatches(), Conf()
+    limits(batches, conf)
     batches.learn([report(100), report(0, rows=0)])
-    assert limits(batches, conf)
+    assert limits(batches, conf)[ROWS] == 4_000
     batches.learn([])
-    assert limits(batches, conf)
+    assert batches.small
     batches.learn([report(100), report(10_000)])
-    assert limits(batches, conf) == {}
+    assert limits(batches, conf) == {} and not batches.small
     batches.learn([report(100)])
-    assert limits(batches, conf)
+    assert limits(batches, conf) == {ROWS: FIRST}
+
+
+def test_after_a_batch_that_was_too_large_rows_come_with_sparks_own_limits() -> None:
+    batches, conf = ArrowBatches(), Conf()
+    limits(batches, conf)
+    batches.too_large()
+    batches.learn([report(1)])
+    assert limits(batches, conf) == {} and not batches.small
 
 
 @pytest.mark.parametrize("given", [{BYTES: "1MB"}, {ROWS: "500"}])

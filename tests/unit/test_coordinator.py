@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.delivery import Retries
 from holdfast.checkpoint.history import checkpoints
 from holdfast.core.model import Outcome
+from holdfast.core.retry import Retry
 from holdfast.errors import CommitError, ConfigError
 from holdfast.testing.audit import audit
 from tests.unit.inprocess import Endpoint, Engine, PreparingSink
@@ -128,7 +128,7 @@ def test_a_refusal_by_validate_comes_before_the_decision_and_sees_all_subtasks(
 def test_t6_a_failed_commit_is_retried_with_backoff_then_loud_and_the_restart_commits(
     location: str, endpoint: Endpoint
 ) -> None:
-    engine = Engine(location, PreparingSink(endpoint), retries=Retries(attempts=4, first_wait=1, longest_wait=3))
+    engine = Engine(location, PreparingSink(endpoint), retry=Retry(for_=6, first_wait=1, longest_wait=3))
     endpoint.fail("commit", *[ConnectionError("refused")] * 4)
     with pytest.raises(CommitError, match=r"checkpoint 0 is decided.*'prepared'.*4 attempts.*refused.*start the query"):
         engine.run(0, [1, 2])
@@ -270,16 +270,16 @@ def test_trace_8_a_late_task_is_swept_although_no_batch_comes(location: str, end
     engine = Engine(location, PreparingSink(endpoint), clock=lambda: now[0])
     engine.run(0, [1])
     endpoint.prepared["late"] = [2]
-    engine.coordinator.tick()
+    engine.tick()
     assert "late" in endpoint.prepared, "not at every tick"
     now[0] += 11
-    engine.coordinator.tick()
+    engine.tick()
     assert not endpoint.prepared
     seen: list[bool] = []
 
     def while_tasks_run(_: int) -> None:
         now[0] += 11
-        engine.coordinator.tick()
+        engine.tick()
         seen.append(True)
 
     engine.run(1, [3], [4], on_task=while_tasks_run)

@@ -86,12 +86,12 @@ def test_rule_7_the_timer_delivers_although_no_batch_comes(
     engine = Engine(location, SendingSink(endpoint, marks))
     endpoint.fail("send", DOWN, DOWN)
     engine.run(0, [1])
-    engine.coordinator.tick()
+    engine.tick()
     assert endpoint.rows == []
-    engine.coordinator.tick()
+    engine.tick()
     assert endpoint.rows == [1]
     calls = len(endpoint.calls)
-    engine.coordinator.tick()
+    engine.tick()
     assert len(endpoint.calls) == calls, "nothing lags: nothing is asked"
 
 
@@ -104,9 +104,9 @@ def test_an_error_in_the_timer_fails_the_next_batch(
     path = Path(location, engine.files("wal")[0])
     sealed = path.read_bytes()
     path.unlink()
-    engine.coordinator.tick()
+    engine.tick()
     path.write_bytes(sealed)
-    engine.coordinator.tick()
+    engine.tick()
     with pytest.raises(RecordError, match="is missing"):
         engine.run(1, [2])
     endpoint.down = None
@@ -140,7 +140,7 @@ def test_every_mix_of_outages_delivers_every_row_once_and_in_order(location: str
         for checkpoint_id in range(3):
             engine.run(checkpoint_id, [checkpoint_id])
         while engine.pending:
-            engine.coordinator.tick()
+            engine.tick()
         assert endpoint.rows == [0, 1, 2]
 
 
@@ -169,7 +169,7 @@ def test_the_timer_does_not_wait_for_a_batch_that_is_delivering(
         timer.join(10)
         assert not timer.is_alive()
     assert endpoint.rows == []
-    engine.coordinator.tick()
+    engine.tick()
     assert endpoint.rows == [1]
 
 
@@ -193,5 +193,5 @@ def test_an_endpoint_that_fails_slowly_is_given_a_rest(
         engine.run(3, [3])
     endpoint.down = None
     now[0] += 10
-    engine.coordinator.tick()
+    engine.tick()
     assert endpoint.rows == [0, 1, 2]

@@ -86,7 +86,7 @@ def test_w5_a_checkpoint_resumes_at_its_first_undelivered_subtask(
     endpoint.fail("send", None, DOWN)
     engine.run(0, [1], [2], [3])
     assert endpoint.rows == [1]
-    engine.coordinator.tick()
+    engine.tick()
     assert endpoint.rows == [1, 2, 3]
 
 
@@ -97,7 +97,7 @@ def test_w5_no_subtask_overtakes_one_that_was_refused(
     endpoint.fail("send", False)
     engine.run(0, [1], [2])
     assert endpoint.rows == []
-    engine.coordinator.tick()
+    engine.tick()
     assert endpoint.rows == [1, 2]
 
 
@@ -111,7 +111,7 @@ def test_unordered_subtasks_do_not_wait_for_each_other(
     engine.run(0, [1], [2], [3])
     assert endpoint.rows == [1, 3]
     assert engine.pending == [0]
-    engine.coordinator.tick()
+    engine.tick()
     assert audit([1, 2, 3], endpoint.rows).ok
 
 
@@ -127,7 +127,7 @@ def test_w6_a_sink_that_may_not_lag_is_not_held_up_by_one_that_does(
     assert engine.pending == [0, 1]
     assert strict.called("complete") == [], "complete means every sink"
     endpoint.down = None
-    engine.coordinator.tick()
+    engine.tick()
     assert endpoint.rows == [1, 2]
     assert strict.called("complete") == [(0,), (1,)]
 
@@ -143,7 +143,7 @@ def test_w4_a_sealed_checkpoint_is_never_recomputed(
     replay = engine.run(0, [7, 8, 9], [10])
     assert (replay.writes, replay.drained) == (0, 1)
     endpoint.down = None
-    engine.coordinator.tick()
+    engine.tick()
     assert endpoint.rows == [1, 2]
 
 
@@ -198,7 +198,7 @@ def test_w8_handles_nobody_names_are_removed_and_named_ones_never(
     # rule 3: generation 2 is not ours to judge, it may be a newer driver's
     assert engine.files("wal") == sorted([named, f"{folder}/2-0-5-{uuid}.arrow", "wal/sending/notes.txt"])
     endpoint.down = None
-    engine.coordinator.tick()
+    engine.tick()
     assert endpoint.rows == [1]
 
 

@@ -95,7 +95,7 @@ def test_storage_error_names_the_place(location: str, endpoint: Endpoint, monkey
         engine.run(0, [1])
     assert raised
     assert engine.pending == [0]
-    engine.coordinator.tick()
+    engine.tick()
     assert audit([1], endpoint.rows).ok
     with pytest.raises(errors.StorageError, match=r"decision record cannot be written as JSON.*must be made of"):
         engine.log.decide(9, [], [], timestamp=0, state={"s": object()})
@@ -218,7 +218,7 @@ def test_backlog_full_error_names_the_limit_and_a_larger_one_is_a_way_out(locati
     engine.restart(sending(endpoint, location, max_pending=2))
     engine.run(1, [2])
     endpoint.down = None
-    engine.coordinator.tick()
+    engine.tick()
     assert audit([1, 2], endpoint.rows).ok
 
 
@@ -248,7 +248,7 @@ def test_injected_fault_names_its_point_and_disarming_it_is_enough(
     assert audit([1], endpoint.rows).ok
 
 
-@pytest.mark.parametrize("error", errors.PERMANENT)
+@pytest.mark.parametrize("error", [error for error in all_errors() if error.action != errors.RESTART])
 def test_a_permanent_error_of_a_sink_is_raised_at_once(
     engine: Engine, endpoint: Endpoint, error: type[errors.HoldfastError]
 ) -> None:

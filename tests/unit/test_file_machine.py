@@ -126,7 +126,7 @@ class Files(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 31, 61, 3601]))
     def time_passes(self, seconds: int) -> None:
         self.clock.now += seconds
-        self.engine.coordinator.tick()
+        self.engine.tick()
         assert self.engine.coordinator.failure is None
 
     @precondition(lambda self: self.alive)

@@ -97,7 +97,7 @@ def test_ten_minutes_of_one_second_triggers_leave_one_file_and_not_six_hundred(
     engine = start()
     for number in range(600):
         engine.run(number, [2 * number], [2 * number + 1])
-        engine.coordinator.tick()
+        engine.tick()
         clock.now += 1.0
         if number % 100 == 99:
             assert files(out) == []
@@ -127,19 +127,19 @@ def test_age_and_inactivity_count_while_the_source_is_quiet(
     engine = start()
     engine.run(0, [1])
     clock.now += 59
-    engine.coordinator.tick()
+    engine.tick()
     assert ids(out) == []
     clock.now += 1
-    engine.coordinator.tick()
+    engine.tick()
     assert ids(out) == [1]
     assert parts(out) == []
     for number in range(1, 30):
         engine.run(number, [number + 1])
         clock.now += 30
-        engine.coordinator.tick()
+        engine.tick()
     assert ids(out) == [1], "neither old nor quiet enough"
     clock.now += 30
-    engine.coordinator.tick()
+    engine.tick()
     assert ids(out) == list(range(1, 31))
     assert len(files(out)) == 2
 
@@ -153,7 +153,7 @@ def test_the_timer_plans_nothing_while_a_batch_is_being_written(
 
     def meanwhile(_: int) -> None:
         clock.now += 10_000
-        engine.coordinator.tick()
+        engine.tick()
         engine.coordinator.finish()
         assert ids(out) == []
 
@@ -171,7 +171,7 @@ def test_the_timer_completes_nothing_of_a_checkpoint_whose_decision_failed(
     with armed("decision=error"), pytest.raises(InjectedFault):
         engine.run(1, [2])
     clock.now += 3600
-    engine.coordinator.tick()
+    engine.tick()
     assert ids(out) == [1]
     engine.restart(FileSink(str(out), rolling=EACH))
     engine.run(1, [2])
@@ -244,7 +244,7 @@ def test_dying_in_the_middle_of_a_roll_leaves_each_row_in_one_file(
         clock.now += 3600 if when == "timer" else 0
         with armed(fault):
             if when == "timer":
-                engine.coordinator.tick()
+                engine.tick()
             else:
                 with pytest.raises(InjectedFault):
                     engine.coordinator.finish()
@@ -307,7 +307,7 @@ def test_a_zombie_cannot_plan_and_does_not_act_on_what_it_could_not_record(
     zombie.coordinator.tick()
     assert isinstance(zombie.coordinator.failure, FencedError)
     assert ids(out) == []
-    engine.coordinator.tick()
+    engine.tick()
     assert ids(out) == [1]
     zombie.sinks[0].act_on_state(zombie.coordinator._tasks)
     assert ids(out) == [1]
@@ -386,7 +386,7 @@ def test_a_file_waits_for_the_part_it_is_made_of(
     for number in range(4):
         engine.run(number, [number])
     with armed("commit.subtask=error"):
-        engine.coordinator.tick()
+        engine.tick()
     clock.now += 3700
     engine.run(4, [4])
     finished(engine)
@@ -661,7 +661,7 @@ def test_on_s3(bucket: str, clock: Clock) -> None:
     engine.run(1, [1], [2])
     clock.now += 100
     with armed("commit.subtask=lost@2"):
-        engine.coordinator.tick()
+        engine.tick()
     assert len(seen()) in (3, 4)
     engine.restart(sink())
     assert seen() == [1, 1, 2, 2, 3]

@@ -61,7 +61,7 @@ def test_the_timer_does_not_sweep_what_may_be_decided(store: Silent, clock: Cloc
     engine = Engine(store.url, PreparingSink(endpoint), clock=clock, storage=store)
     engine.run(0, [1])
     run_in_doubt(engine, store, clock, 1, [2])
-    engine.coordinator.tick()
+    engine.tick()
     engine.restart(PreparingSink(endpoint))
     engine.run(1, [2])
     assert endpoint.rows == [1, 2]
@@ -72,7 +72,7 @@ def test_nor_does_it_remove_parts_of_files(store: Silent, clock: Clock, tmp_path
     engine = Engine(store.url, FileSink(str(out), rolling=EACH), clock=clock, storage=store)
     engine.run(0, [1])
     run_in_doubt(engine, store, clock, 1, [2])
-    engine.coordinator.tick()
+    engine.tick()
     engine.restart(FileSink(str(out), rolling=EACH))
     engine.run(1, [2])
     assert ids(out) == [1, 2]
@@ -86,7 +86,7 @@ def test_a_slot_that_this_driver_filled_unknowingly_is_not_blamed_on_another(
     engine.run(0, [1])
     clock.now += 3600
     store.silent = True
-    engine.coordinator.tick()  # plans the file; the plan is recorded, the answer lost
+    engine.tick()  # plans the file; the plan is recorded, the answer lost
     store.silent = False
     with pytest.raises(RecordError, match="was written by this driver"):
         engine.run(1, [2])

@@ -19,7 +19,8 @@ from holdfast.core.recovery import plan_recovery
 from holdfast.errors import InjectedFault, RecordError
 from holdfast.spark import kafka
 from holdfast.spark.kafka import KafkaProgress
-from holdfast.spark.live import HoldfastQuery, Live
+from holdfast.spark.live import Live
+from holdfast.spark.query import HoldfastQuery
 from holdfast.testing.local import armed
 from tests.unit.inprocess import Endpoint, Engine, SendingSink, complete, started
 
@@ -112,7 +113,7 @@ def test_the_last_attempt_at_the_group_ends(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_query_tells_what_failed_between_two_batches() -> None:
     """The timer stops the query; to Spark that is a clean stop, and exception() would answer None."""
-    nothing = SimpleNamespace(isDefined=lambda: False)
+    nothing = SimpleNamespace(isDefined=lambda: False, isEmpty=lambda: True)
     query = HoldfastQuery(SimpleNamespace(exception=lambda: nothing))  # type: ignore[arg-type]
     assert query.exception() is None
     query.live = Live("/nowhere", [])
@@ -127,11 +128,11 @@ def test_f6_last_files_that_cannot_be_completed_are_told_to_whoever_waits_for_th
     """A job that reads the folder next would miss rows, and believe that it has them all."""
     engine = Engine(location, FileSink(str(tmp_path / "out")))
     engine.run(0, [1])
-    nothing = SimpleNamespace(isDefined=lambda: False)
+    nothing = SimpleNamespace(isDefined=lambda: False, isEmpty=lambda: True)
     ended: Any = SimpleNamespace(exception=lambda: nothing, isActive=lambda: False, awaitTermination=lambda: None)
     query = HoldfastQuery(ended)
     query.live = live = Live(location, engine.sinks)
-    live._query, live._coordinator = query, engine.coordinator
+    live._query, live.coordinator = query, engine.coordinator
     with armed("commit.subtask=error"), pytest.raises(InjectedFault):
         query.awaitTermination()
     assert "InjectedFault" in str(query.exception())

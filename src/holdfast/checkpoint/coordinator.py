@@ -1,31 +1,42 @@
-"""The driver's loop: recover, run tasks, decide, commit, notify (design: "The driver's loop")."""
+"""The driver's loop: recover, run tasks, decide, wait for whom it must wait (design: "The driver's loop").
+
+Committing is not done here: every sink has a delivery loop of its own (rule 13). The batch waits for those sinks whose
+prepared work can expire, and for the others that may not lag to be at most one checkpoint behind.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from holdfast.checkpoint import refusals
-from holdfast.checkpoint.delivery import Delivery, Retries
-from holdfast.checkpoint.history import History
+from holdfast.checkpoint.delivery import Delivery
+from holdfast.checkpoint.guard import guarded
 from holdfast.checkpoint.log import CheckpointLog
-from holdfast.checkpoint.phases import Phases, summary
-from holdfast.checkpoint.ports import Batch, EnginePosition, Run, Sink, SubtaskReport, Tasks
+from holdfast.checkpoint.loops import Loops, Threads
+from holdfast.checkpoint.phases import Phases
+from holdfast.checkpoint.ports import Batch, EnginePosition, Run, Sink, Tasks
+from holdfast.checkpoint.prepare import Preparation, Prepared, again, undone
 from holdfast.checkpoint.repair import Repairs
-from holdfast.checkpoint.sinkset import SinkSet, each
+from holdfast.checkpoint.sinkset import SinkSet
+from holdfast.checkpoint.story import Story
 from holdfast.checkpoint.upkeep import Upkeep, keep_up
 from holdfast.core import faults
-from holdfast.core.model import CheckpointId, Committable, Decided
+from holdfast.core.model import CheckpointId, Decided, Outcome
 from holdfast.core.recovery import STEPS, Commit, Moment, Step, complete_through, owed, plan_recovery
+from holdfast.core.retry import Retry
 from holdfast.core.states import Event, State, advance
-from holdfast.errors import PERMANENT, FencedError
+from holdfast.errors import FencedError, HoldfastError, LostError, UndeliveredError, first_line, permanent
 
 logger = logging.getLogger("holdfast")
 #: seconds between two sweeps while no batch comes
 SWEEP_EVERY = 10.0
+#: seconds between two looks of a loop at what may be due
+CHORES_EVERY = 2.0
 
 
 class Coordinator:
@@ -39,33 +50,32 @@ class Coordinator:
         *,
         delivery: str = "exactly-once",
         take_over: bool = False,
-        retries: Retries | None = None,
+        retry: Retry | None = None,
+        bounded: bool = False,
+        drain_timeout: float = 60.0,
+        loops: Loops | None = None,
         clock: Callable[[], float] = time.time,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._log = log
-        self._sinks = list(sinks)
+        self._log, self._sinks, self._tasks = log, list(sinks), tasks
+        self._retry, self._loops, self._clock = retry or Retry(), loops or Threads(), clock
         self._set = SinkSet(log, self._sinks, delivery)
-        self._tasks = tasks
         # At-least-once may double rows but never refuses to go on: a foreign or newer ledger is simply set aside.
         self._take_over = take_over or delivery == "at-least-once"
-        self._delivery = Delivery(
-            log, {s.name: s for s in sinks}, tasks, retries=retries or Retries(), sleep=sleep, clock=clock
+        #: the run ends by itself when its input does: then nothing may be left behind
+        self._bounded, self._drain_timeout = bounded, drain_timeout
+        #: what endpoints dropped after the decision
+        self._lost: dict[Commit, LostError] = {}
+        self._repairs = Repairs(log, {s.name: s for s in sinks}, self._lost)
+        self.deliveries: list[Delivery] = []
+        self._preparation = Preparation(
+            self._set, tasks, retry=self._retry, loops=self._loops, clock=clock, undo=self._abort
         )
-        self._repairs = Repairs(log, {s.name: s for s in sinks}, self._delivery.lost)
-        self._clock = clock
-        # One at a time: batches, the timer and the start all sweep and deliver.
-        self._lock = threading.RLock()
-        #: why the timer gave up
-        self.failure: Exception | None = None
-        self._lagging: set[CheckpointId] = set()
-        #: what earlier runs decided and did not finish
-        self._inherited: frozenset[CheckpointId] = frozenset()
-        #: the last files are being completed: whoever waits for the end waits for them
-        self.completing = False
-        #: a batch is being written: its state is in the making, so nobody else may plan
-        self._writing = False
-        self._swept = 0.0
+        #: held by a batch until it returns, and by a loop for a chore: neither may plan while the other does
+        self._idle = threading.Lock()
+        #: why the run cannot go on, whoever noticed it first (rule 17)
+        self._failure: HoldfastError | None = None
+        self._story: Story
+        self._swept: dict[str, float] = {}
         self.run_info: Run | None = None
 
     # -- the life of a run ------------------------------------------------------------------------------------------
@@ -75,106 +85,72 @@ class Coordinator:
 
         `engine` is asked only after the fence: until then an older driver may still plan and decide.
         """
-        with self._lock:
-            self._log.start()  # Step.FENCE
-            position = engine()
-            refusals.check_engine(self._log, position, adopt=self._take_over)
-            refusals.check_sinks(self._log, [sink.name for sink in self._sinks])
-            self._history = History(self._log.storage, self._log.generation)
-            self._lagging = {c.checkpoint_id for c in plan_recovery(self._log.facts)}
-            self._inherited = frozenset(self._lagging)
-            if self._inherited:
-                logger.info("%d checkpoints are decided and not delivered yet: they come first", len(self._inherited))
-            try:
-                self.run_info = self._set.open(schema, may_take_over=self._take_over)
-                with faults.point("recovery"):
-                    self._perform(Moment.START)
-                    self._repairs.check(position.committed)
-                    keep_up(self._log, self._sinks, self._tasks, self._clock())
-            except BaseException as error:
-                try:
-                    self.close()
-                except Exception as problem:  # noqa: BLE001  attached to the error that is on its way up
-                    error.add_note(f"while closing the sinks: {type(problem).__name__}: {problem}")
-                raise
-            return self.run_info
-
-    def finish(self, wait: float = -1) -> None:
-        """The query has ended well: let sinks complete what they hold back for later rows (F6).
-
-        Nothing happens while a delivery is under way for longer than `wait`: the next start does it.
-        """
-        if not any(isinstance(sink, Upkeep) for sink in self._set.opened) or not self._lock.acquire(timeout=wait):
-            return
+        self._log.start()  # Step.FENCE
+        position = engine()
+        refusals.check_engine(self._log, position, adopt=self._take_over)
+        refusals.check_sinks(self._log, [sink.name for sink in self._sinks])
+        self._story = Story(self._log, self._outcomes)
+        if self._story.inherited:
+            count = len(self._story.inherited)
+            logger.info("%d checkpoints are decided and not delivered yet: they come first", count)
         try:
-            if self._set.opened and not self._writing and self.failure is None:
-                self.completing = True
-                # A sink that has not committed a decided checkpoint has a state without its rows: nothing to plan from.
-                ready = [sink for sink in self._sinks if not owed(self._log.facts, sink.name)]
-                keep_up(self._log, ready, self._tasks, self._clock(), last=True)
-        finally:
-            self.completing = False
-            self._lock.release()
+            self.run_info = self._set.open(schema, may_take_over=self._take_over, again=self._again)
+            with faults.point("recovery"):
+                for sink in self._sinks:
+                    self._again("sweep", lambda s=sink: self._recover(s), sink)  # type: ignore[misc]
+                self._begin_delivery()
+                self._wait(lambda d: d.sink.may_lag or d.done_through(self._newest))
+                self._repairs.check(position.committed)
+        except BaseException as error:
+            undone([lambda: self.close(wait=5.0)], error)
+            raise
+        return self.run_info
 
-    def close(self, wait: float = -1) -> None:
-        """The run is over; every sink is closed. TimeoutError when a delivery is under way for longer than `wait`."""
-        if not self._lock.acquire(timeout=wait):
-            raise TimeoutError("a delivery is still under way")
-        try:
-            self._set.close()
-        finally:
-            self._lock.release()
+    @property
+    def claimed(self) -> bool:
+        """Whether this run has its generation."""
+        return self._log.generation >= 0
 
-    def run(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
-        """One micro-batch. Returning means every sink that may not lag has it; Spark may then commit it."""
-        if self.failure is not None:
-            raise self.failure
-        self._log.ensure_not_fenced()
-        self._repairs.check(checkpoint_id - 1)
-        # Set before the sweep of the batch's start, which waits for the timer's: so none begins while tasks prepare.
-        self._writing = True
-        try:
-            if checkpoint_id in self._log.facts.decided:
-                self._replay(checkpoint_id, batch)
-            else:
-                refusals.check_not_stale(self._log, checkpoint_id)
-                self._write(checkpoint_id, batch)
-        finally:
-            self._writing = False
-        with self._lock:
-            self._log.prune()
-        # Spark would stop a fenced driver too, when it writes its own commit, but its error names no way out.
-        self._log.ensure_not_fenced()
-        with faults.point("batch.return"):
-            return
+    def _again(self, what: str, do: Callable[[], Any], sink: Sink) -> None:
+        again(what, do, sink, retry=self._retry, loops=self._loops, clock=self._clock)
+
+    def _begin_delivery(self) -> None:
+        own = getattr(self._tasks, "of_sink", lambda name: self._tasks)
+        self.deliveries = [
+            Delivery(
+                self._log,
+                sink,
+                own(sink.name),
+                retry=self._retry,
+                clock=self._clock,
+                lost=self._lost,
+                completed=self._story.committed,
+                chores=self._chores,
+            )
+            for sink in self._sinks
+        ]
+        for delivery in self.deliveries:
+            for checkpoint_id in self._story.inherited:
+                delivery.expect(checkpoint_id)
+        self._loops.start(self.deliveries, self._log.pipeline)
+
+    def _outcomes(self, checkpoint_id: CheckpointId) -> dict[str, Outcome]:
+        return {d.sink.name: d.outcomes[checkpoint_id] for d in self.deliveries if checkpoint_id in d.outcomes}
+
+    @property
+    def failure(self) -> HoldfastError | None:
+        """Why the run cannot go on; None while it can."""
+        failed = (delivery.failure for delivery in self.deliveries if delivery.failure is not None)
+        return self._failure or next(failed, None)
 
     def tick(self) -> None:
-        """The timer: deliver what lags, sweep, and let sinks do what is due, although no batch comes (rules 7, 8).
-
-        An error that trying again cannot mend is kept in `failure`: the next batch raises it, and whoever runs the
-        timer stops the query. Any other is tried again at the next tick.
-        """
-        if self.failure is not None:
-            return
-        if not self._lock.acquire(blocking=False):
-            return
+        """The timer: let the loops do what is due although no batch comes (rules 7, 8), and notice what is lost."""
         try:
-            # What may be decided is not undone: after a record in doubt nothing is, until a new start has read the log.
-            still = self._set.opened and not self._writing and not self._log.in_doubt
-            quiet = still and self._clock() >= self._swept + SWEEP_EVERY
-            if self._lagging or quiet:
-                self._log.ensure_not_fenced()
-                self._perform(Moment.QUIET if quiet else Moment.TIMER)
+            if self.failure is None and self.run_info is not None:
                 self._repairs.check(None)
-            if self._set.opened and not self._writing:
-                keep_up(self._log, self._sinks, self._tasks, self._clock())
-        except PERMANENT as error:
-            self.failure = error
-            logger.exception("delivery of pending checkpoints stopped; the query will fail with this error")
-        except Exception:  # the storage or the engine; the next batch meets it too if it lasts
-            logger.exception("delivery of pending checkpoints failed, trying again")
-        finally:
-            self._lock.release()
+        except HoldfastError as error:
+            self._failure = error
+        self._loops.wake()
 
     @property
     def pending(self) -> list[Commit]:
@@ -186,69 +162,140 @@ class Coordinator:
         """The last checkpoint at and below which every sink has committed (rule 6)."""
         return complete_through(self._log.facts)
 
+    # -- the end of a run -------------------------------------------------------------------------------------------
+
+    def drain(self, timeout: float, *, only_prompt: bool = False) -> bool:
+        """Wait until all is delivered, or what sinks that may not lag owe; False when some is left (D8)."""
+        return self._loops.wait(
+            lambda: (
+                self.failure is not None
+                or all(d.done_through(self._newest) or (only_prompt and d.sink.may_lag) for d in self.deliveries)
+            ),
+            timeout,
+        )
+
+    def undelivered(self) -> UndeliveredError | None:
+        """What is left, by sink, checkpoints and rows; None when nothing is."""
+        return refusals.undelivered(self._log, self._sinks, {d.sink.name: d.problem for d in self.deliveries})
+
+    def finish(self, wait: float) -> list[str]:
+        """The query has ended well: stop the loops, then let sinks complete what they hold back for later rows (F6).
+
+        The names of sinks whose loop did not end in time: the next start does what is left.
+        """
+        stuck = self._loops.stop(wait)
+        if self.failure is None and self._set.opened and self._idle.acquire(timeout=wait):
+            try:
+                # A sink that has not committed a decided checkpoint has a state without its rows: nothing to plan from.
+                free = [s for s in self._sinks if s.name not in stuck and not owed(self._log.facts, s.name)]
+                for sink in free:
+                    if isinstance(sink, Upkeep):
+                        with guarded(sink, "completing its last files"):
+                            keep_up(self._log, sink, self._tasks, self._clock(), last=True)
+            finally:
+                self._idle.release()
+        return stuck
+
+    def close(self, wait: float, *, sweep: bool = False) -> list[str]:
+        """The run is over; every sink is closed but those that are stuck in their endpoint, whose names are given."""
+        stuck = self._loops.stop(wait)
+        try:
+            if sweep:
+                self._sweep_leftovers(stuck)
+        finally:
+            self._set.close(stuck)
+        return stuck
+
+    def _sweep_leftovers(self, stuck: Sequence[str]) -> None:
+        """The query ended in the middle of a batch: undo what its tasks prepared, where endpoints answer."""
+        if self._log.in_doubt or not self._set.opened or not self._idle.acquire(timeout=1.0):
+            return
+        try:
+            self._log.ensure_not_fenced()
+            self._perform(Moment.FAILED, leave=stuck)
+        except HoldfastError as error:
+            logger.info("what the last batch prepared is undone by the next start: %s", first_line(error))
+        finally:
+            self._idle.release()
+
     # -- one batch --------------------------------------------------------------------------------------------------
+
+    def run(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
+        """One micro-batch. Returning means that Spark may commit it."""
+        try:
+            self._raise_failure()
+            self._log.ensure_not_fenced()
+            self._repairs.check(checkpoint_id - 1)
+            with self._idle:
+                if checkpoint_id in self._log.facts.decided:
+                    self._replay(checkpoint_id, batch)
+                else:
+                    refusals.check_not_stale(self._log, checkpoint_id)
+                    self._write(checkpoint_id, batch)
+            self._log.prune()
+            # Spark would stop a fenced driver too, when it writes its own commit, but its error names no way out.
+            self._log.ensure_not_fenced()
+            with faults.point("batch.return"):
+                return
+        except HoldfastError as error:
+            self._failure = self._failure or error
+            raise
 
     def _write(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
         assert self.run_info is not None
         clock = Phases(self._clock)
-        started = clock.started
-        state = State.RUNNING
+        started, state = clock.started, State.RUNNING
         try:
             self._perform(Moment.BATCH)
-            self._repairs.check(checkpoint_id - 1)
-            refusals.check_backlog(self._log, self._sinks, self._delivery.blocked)
+            refusals.check_backlog(self._log, self._sinks, {d.sink.name: d.problem for d in self.deliveries})
             with clock.phase("tasks"):
-                reports = batch.write(self.run_info, self._sinks, checkpoint_id, started)
-                committables = [c for report in reports for c in report.committables]
-                for sink in self._sinks:
-                    mine = [c.data for c in committables if c.sink == sink.name]
-                    if mine:
-                        sink.validate(checkpoint_id, mine, self._tasks)
-                operator_state = self._set.snapshot(checkpoint_id)
+                prepared = self._preparation.run(self.run_info, checkpoint_id, batch, started)
         except BaseException as error:
-            self._abort(checkpoint_id, advance(state, Event.FAIL), started, error)
+            failed = advance(state, Event.FAIL)
+            undone([partial(self._story.failed, checkpoint_id, failed, started, error)], error)
             self._blame_the_fence(error)
             raise
         state = advance(state, Event.PREPARE)
         with clock.phase("decide"):
-            decided = self._decide(checkpoint_id, committables, started, operator_state)
+            decided = self._decide(checkpoint_id, prepared, started)
         state = advance(state, Event.DECIDE)
-        with self._lock:
-            self._lagging.add(checkpoint_id)
-            refusals.warn_of_timeouts(self._sinks, self._clock() - started / 1000)
-            done = self._perform(Moment.DECIDED, clock, current=checkpoint_id)
-            done |= self._repair(checkpoint_id, batch, clock)
-            state = advance(state, Event.LAG if checkpoint_id in self._lagging else Event.COMMIT)
-        self._add_history(checkpoint_id, state, clock, reports, decided, done)
+        refusals.warn_of_timeouts(self._sinks, self._clock() - started / 1000)
+        self._deliver(checkpoint_id, clock)
+        self._repair(checkpoint_id, batch, clock)
+        self._story.decided(checkpoint_id, state, clock, prepared.reports, decided)
+        self._drain_if_bounded(checkpoint_id)
 
-    def _decide(
-        self, checkpoint_id: CheckpointId, committables: list[Committable], started: int, state: Mapping[str, Any]
-    ) -> Decided:
+    def _decide(self, checkpoint_id: CheckpointId, prepared: Prepared, started: int) -> Decided:
         names = [sink.name for sink in self._sinks]
         try:
-            with self._lock, faults.point("decision"):
-                return self._log.decide(checkpoint_id, names, committables, timestamp=started, state=state)
+            with faults.point("decision"):
+                return self._log.decide(
+                    checkpoint_id, names, prepared.committables, timestamp=started, state=prepared.state
+                )
         except FencedError as error:
             # Only here is it certain that there is no decision. After any other error there may be one: clean up
             # nothing, let the restart read the log.
-            self._abort(checkpoint_id, advance(State.PREPARED, Event.FENCE), started, error)
+            self._abort(checkpoint_id, error)
+            fenced = advance(State.PREPARED, Event.FENCE)
+            undone([partial(self._story.failed, checkpoint_id, fenced, started, error)], error)
             raise
 
     def _replay(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
         """Spark runs a decided batch again: write nothing, finish the commits, let state and watermark advance."""
-        started = int(self._clock() * 1000)
+        clock = Phases(self._clock)
         self._perform(Moment.BATCH)
+        self._deliver(checkpoint_id, clock)
         if self._repairs.needed(checkpoint_id):
-            self._repair(checkpoint_id, batch, Phases(self._clock))
+            self._repair(checkpoint_id, batch, clock)
         else:
             batch.drain()
-        status = State.LAGGING if checkpoint_id in self._lagging else State.COMPLETE
-        self._history.add(checkpoint_id, {"status": status, "restored": True, "started": started})
+        self._story.replayed(checkpoint_id, clock.started)
+        self._drain_if_bounded(checkpoint_id)
 
-    def _repair(self, checkpoint_id: CheckpointId, batch: Batch, clock: Phases) -> dict[Commit, Any]:
+    def _repair(self, checkpoint_id: CheckpointId, batch: Batch, clock: Phases) -> None:
         """Produce again what an endpoint dropped between decision and commit, as the batch is at hand (P5)."""
         if not self._repairs.needed(checkpoint_id):
-            return {}
+            return
         assert self.run_info is not None
         self._repairs.check(checkpoint_id - 1)
         try:
@@ -257,31 +304,17 @@ class Coordinator:
         except BaseException as error:
             # Nothing of the repair is recorded, or all of it: the sweep knows which, unless the store did not say.
             if not self._log.in_doubt:
-                self._abort_repair(error)
+                undone([lambda: self._perform(Moment.FAILED)], error)
             raise
-        entry = {"repaired": {r.sink: {"rows": r.rows, "subtasks": r.subtasks} for r in repaired}}
-        self._history.add(checkpoint_id, {"status": State.DECIDED, **entry})
-        done = self._perform(Moment.DECIDED, clock, current=checkpoint_id)
+        self._story.repaired(checkpoint_id, repaired)
+        self._deliver(checkpoint_id, clock)
         self._repairs.check(checkpoint_id)
-        return done
 
-    def _abort_repair(self, error: BaseException) -> None:
-        try:
-            self._perform(Moment.FAILED)
-        except Exception as problem:  # noqa: BLE001  attached to the error that is on its way up
-            error.add_note(f"while cleaning up after it: {type(problem).__name__}: {problem}")
-
-    def _abort(self, checkpoint_id: CheckpointId, state: State, started: int, error: BaseException) -> None:
+    def _abort(self, checkpoint_id: CheckpointId, error: BaseException) -> None:
         """Undo what the tasks prepared and tell every sink (S6); errors here must not hide the first one."""
         steps: list[Callable[[], Any]] = [lambda: self._perform(Moment.FAILED)]
         steps += [lambda s=sink: s.notify_checkpoint_aborted(checkpoint_id) for sink in self._sinks]  # type: ignore[misc]
-        entry = {"status": state, "started": started, "error": f"{type(error).__name__}: {first_line(error)}"}
-        steps.append(lambda: self._history.add(checkpoint_id, entry))
-        for step in steps:
-            try:
-                step()
-            except Exception as problem:  # noqa: BLE001  attached to the error that is on its way up
-                error.add_note(f"while cleaning up after it: {type(problem).__name__}: {problem}")
+        undone(steps, error)
 
     def _blame_the_fence(self, error: BaseException) -> None:
         """A successor undoes what a paused driver prepared, and then anything can fail: name the reason instead."""
@@ -293,55 +326,81 @@ class Coordinator:
         except Exception as problem:  # noqa: BLE001  attached to the error that is on its way up
             error.add_note(f"while looking for a newer driver: {type(problem).__name__}: {problem}")
 
-    # -- steps ------------------------------------------------------------------------------------------------------
+    # -- waiting for the loops --------------------------------------------------------------------------------------
 
-    def _perform(
-        self, moment: Moment, clock: Phases | None = None, *, current: CheckpointId | None = None
-    ) -> dict[Commit, Any]:
-        """Do what the table of steps says for this moment; `current` writes its own history."""
-        done: dict[Commit, Any] = {}
-        clock = clock or Phases(self._clock)
-        with self._lock:
-            for step in STEPS[moment]:
-                if step is Step.SWEEP:
-                    self._sweep()
-                elif step is Step.DELIVER:
-                    with clock.phase("commit"):
-                        done = self._delivery.deliver()
-                    with clock.phase("notify"):
-                        self._completed(current)
-        return done
+    @property
+    def _newest(self) -> CheckpointId:
+        last = self._log.last_decided
+        return -1 if last is None else last
 
-    def _sweep(self) -> None:
-        self._swept = self._clock()
+    def _deliver(self, checkpoint_id: CheckpointId, clock: Phases) -> None:
+        """The loops commit; wait for those that may not lag: for this checkpoint, or for all before it."""
+        if self._is_pending(checkpoint_id):
+            for delivery in self.deliveries:
+                delivery.expect(checkpoint_id)
+        with clock.phase("commit"):
+            self._loops.wake()
+            self._wait(lambda d: d.sink.may_lag or d.done_through(checkpoint_id - (1 if d.sink.overlaps else 0)))
+        with clock.phase("notify"):
+            if not self._is_pending(checkpoint_id):
+                self._wait(lambda d: d.sink.may_lag or d.sink.overlaps or d.notified(checkpoint_id))
+
+    def _drain_if_bounded(self, checkpoint_id: CheckpointId) -> None:
+        """Each batch of a bounded run may be its last, and Spark calls no one after it: so nothing may lag (D8)."""
+        if not self._bounded:
+            return
+        if not self.drain(self._drain_timeout):
+            left = self.undelivered()
+            if left is not None:
+                raise left
+        self._raise_failure()
+
+    def _wait(self, settled: Callable[[Delivery], bool]) -> None:
+        self._loops.wait(lambda: self.failure is not None or all(settled(d) for d in self.deliveries))
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def _is_pending(self, checkpoint_id: CheckpointId) -> bool:
+        return any(action.checkpoint_id == checkpoint_id for action in self.pending)
+
+    # -- sweeps and chores ------------------------------------------------------------------------------------------
+
+    def _perform(self, moment: Moment, leave: Sequence[str] = ()) -> None:
+        """Sweep where the table of steps says so. An endpoint that is away is swept the next time (D9)."""
+        if Step.SWEEP not in STEPS[moment]:
+            return
         for sink in self._sinks:
-            decided = {k: [c.data for c in v] for k, v in owed(self._log.facts, sink.name).items()}
-            sink.recover(self._log.pipeline, self._log.generation, decided)
+            if sink.name in leave:
+                continue
+            try:
+                with guarded(sink, "sweep"):
+                    self._recover(sink)
+            except HoldfastError as error:
+                if permanent(error):
+                    raise
+                logger.warning("sweep of sink %s failed, it is tried again: %s", sink.name, first_line(error))
 
-    def _completed(self, current: CheckpointId | None) -> None:
-        """Tell the sinks about checkpoints that have just become complete, in order."""
-        missing = {c.checkpoint_id for c in plan_recovery(self._log.facts)}
-        for checkpoint_id in sorted(self._lagging - missing):
-            self._lagging.discard(checkpoint_id)
-            if checkpoint_id != current:
-                inherited = checkpoint_id in self._inherited
-                self._history.add(checkpoint_id, {"status": State.COMPLETE, "restored": inherited})
-            each(lambda sink, number=checkpoint_id: sink.notify_checkpoint_complete(number), self._sinks)  # type: ignore[misc]
+    def _recover(self, sink: Sink) -> None:
+        self._swept[sink.name] = self._clock()
+        decided = {k: [c.data for c in v] for k, v in owed(self._log.facts, sink.name).items()}
+        sink.recover(self._log.pipeline, self._log.generation, decided)
 
-    def _add_history(
-        self,
-        checkpoint_id: CheckpointId,
-        state: State,
-        clock: Phases,
-        reports: Sequence[SubtaskReport],
-        decided: Decided,
-        done: Mapping[Commit, Any],
-    ) -> None:
-        committed = self._log.facts.commits.get(checkpoint_id, ())
-        entry = {"status": state, **clock.told(), **summary(checkpoint_id, reports, decided, done, committed)}
-        self._history.add(checkpoint_id, entry)
-
-
-def first_line(error: BaseException) -> str:
-    """Enough of an error for a table; Spark's hold whole stack traces."""
-    return str(error).strip().partition("\n")[0][:500]
+    def _chores(self, sink: Sink) -> float | None:
+        """In the sink's own loop, while no batch is under way: sweep now and then, and do what has come due."""
+        if not self._idle.acquire(blocking=False):
+            return CHORES_EVERY
+        try:
+            # What may be decided is not undone: after a record in doubt nothing is, until a new start has read the log.
+            if self._failure is not None or self._log.in_doubt or not self._set.opened:
+                return CHORES_EVERY
+            if self._clock() >= self._swept.get(sink.name, 0.0) + SWEEP_EVERY:
+                self._log.ensure_not_fenced()
+                self._recover(sink)
+            if isinstance(sink, Upkeep) and not owed(self._log.facts, sink.name):
+                keep_up(self._log, sink, self._tasks, self._clock())
+        finally:
+            self._idle.release()
+        return CHORES_EVERY

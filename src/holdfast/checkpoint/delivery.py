@@ -1,152 +1,228 @@
-"""Committing what is decided: in order, with retries, once per checkpoint and sink (T3, T6, W5)."""
+"""Committing what is decided: one loop for each sink, in order, with retries (T3, T6, W5, rule 13).
+
+A Delivery is a small state machine. Its own thread calls `step` again and again (holdfast.checkpoint.loops); a test
+may call the steps of several in any order. The log is the only thing that two of them share.
+"""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.checkpoint.findings import record_finding
+from holdfast.checkpoint.guard import described, wrapped
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import Sink, Tasks
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Committable, Outcome
-from holdfast.core.recovery import Commit, plan_recovery
-from holdfast.errors import PERMANENT, CommitError, ConfigError, FencedError, HoldfastError, LostError
+from holdfast.core.recovery import Commit, owed, plan_recovery
+from holdfast.core.retry import Retry
+from holdfast.errors import CommitError, ConfigError, HoldfastError, LostError, StorageError, permanent
 
 logger = logging.getLogger("holdfast")
-#: A failed attempt of a sink that may lag that took this many seconds is followed by a rest of REST times as long.
-SLOW, REST, LONGEST_REST = 0.5, 5.0, 30.0
+#: A slow failure of a sink that may lag is followed by a rest of the same length, up to this: it may hold an executor.
+LONGEST_REST = 30.0
+#: Seconds for which a loop believes that no newer driver has come.
+FENCE_LOOK = 1.0
 
 
 @dataclass(frozen=True)
-class Retries:
-    """How often a commit that fails is tried again before the query fails, and how long to wait between."""
+class Standing:
+    """What a loop is about, for status and errors; times in seconds since the epoch."""
 
-    attempts: int = 5
-    first_wait: float = 0.1
-    longest_wait: float = 5.0
-
-    def wait(self, attempt: int) -> float:
-        """Seconds to wait after the given attempt, counted from 1."""
-        return min(self.longest_wait, self.first_wait * 2.0 ** (attempt - 1))
+    doing: str
+    since: float
+    failures: int
+    problem: str | None
 
 
 class Delivery:
-    """Commits decided checkpoints and records it."""
+    """The loop of one sink."""
 
     def __init__(
         self,
         log: CheckpointLog,
-        sinks: Mapping[str, Sink],
+        sink: Sink,
         tasks: Tasks,
         *,
-        retries: Retries,
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.time,
+        retry: Retry,
+        clock: Callable[[], float],
+        lost: dict[Commit, LostError],
+        completed: Callable[[CheckpointId], None] = lambda checkpoint_id: None,
+        chores: Callable[[Sink], float | None] = lambda sink: None,
     ) -> None:
-        self._log = log
-        self._sinks = sinks
-        self._tasks = tasks
-        self._retries = retries
-        self._sleep = sleep
-        self._clock = clock
-        self._not_before: dict[str, float] = {}
-        #: what the last pass could not deliver, by sink; shown in errors and statistics
-        self.blocked: dict[str, str] = {}
-        #: what an endpoint dropped: not tried again, and up to the coordinator to repair or to stop at
-        self.lost: dict[Commit, LostError] = {}
+        self.sink, self.tasks = sink, tasks
+        self._log, self._retry, self._clock = log, retry, clock
+        #: what endpoints dropped: not tried again, and up to the coordinator to repair or to stop at
+        self._lost = lost
+        self._completed, self._chores = completed, chores
+        #: why this loop gave up; it does nothing any more
+        self.failure: HoldfastError | None = None
+        self.outcomes: dict[CheckpointId, Outcome] = {}
+        #: checkpoints that this sink is told about when every sink has committed them
+        self._awaited: set[CheckpointId] = set()
+        self._unrecorded: tuple[CheckpointId, Outcome] | None = None
+        self._failures, self._failing_since, self._not_before = 0, 0.0, 0.0
+        self._fence_seen = float("-inf")
+        self._standing = Standing("idle", clock(), 0, None)
 
-    def deliver(self) -> dict[Commit, Outcome]:
-        """Commit everything owed, in order. A sink that may lag stops at its first failure; any other raises.
+    @property
+    def standing(self) -> Standing:
+        """What it does now, and since when."""
+        return self._standing
 
-        Only after the other sinks had their turn: the decision holds for them too, and what they prepared can time out.
-        """
-        done: dict[Commit, Outcome] = {}
-        failed: dict[str, HoldfastError] = {}
+    @property
+    def problem(self) -> str | None:
+        """Why the last attempt failed; None when it did not."""
+        return self._standing.problem
+
+    def expect(self, checkpoint_id: CheckpointId) -> None:
+        """A checkpoint is decided: tell the sink when it is complete."""
+        self._awaited.add(checkpoint_id)
+
+    def done_through(self, checkpoint_id: CheckpointId) -> bool:
+        """Whether nothing up to this checkpoint is left to commit, but for what is lost."""
+        waiting = owed(self._log.facts, self.sink.name)
+        return not any(n <= checkpoint_id and Commit(n, self.sink.name) not in self._lost for n in waiting)
+
+    def notified(self, checkpoint_id: CheckpointId) -> bool:
+        """Whether the sink was told that this checkpoint is complete."""
+        return checkpoint_id not in self._awaited
+
+    def step(self) -> float | None:
+        """One move. Seconds until the next is due; 0: at once; None: when something is decided, or never."""
+        if self.failure is not None:
+            return None
         now = self._clock()
-        self.blocked = {name: why for name, why in self.blocked.items() if self._not_before.get(name, 0.0) > now}
-        for action in plan_recovery(self._log.facts):
-            if action.sink in self.blocked or action.sink in failed or action in self.lost:
-                continue
-            try:
-                outcome = self._commit(action)
-            except FencedError:
-                raise
-            except HoldfastError as error:  # raised below
-                failed[action.sink] = error
-                continue
-            if outcome is not None:
-                done[action] = outcome
-        for first in failed.values():
-            raise first
-        return done
-
-    def _commit(self, action: Commit) -> Outcome | None:
-        sink = self._sinks[action.sink]
-        committables = self._log.facts.decided[action.checkpoint_id].of(action.sink)
+        if now < self._not_before:
+            return self._not_before - now
+        action = self._next()
+        if action is not None:
+            return self._commit(action)
         try:
-            outcome = self._attempt(sink, action.checkpoint_id, committables) if committables else Outcome.COMMITTED
+            if self._notify():
+                return 0.0
+            wait = self._chores(self.sink)
+        except Exception as error:  # noqa: BLE001  goes on below, by what kind it is
+            return self._trouble(wrapped(self.sink, "upkeep", error), None, now)
+        self._calm()
+        return wait
+
+    # -- committing -------------------------------------------------------------------------------------------------
+
+    def _next(self) -> Commit | None:
+        """The oldest checkpoint that this sink owes and has not lost."""
+        actions = (Commit(n, self.sink.name) for n in owed(self._log.facts, self.sink.name))
+        return next((action for action in actions if action not in self._lost), None)
+
+    def _commit(self, action: Commit) -> float | None:
+        began = self._clock()
+        number = action.checkpoint_id
+        self._standing = Standing(f"committing checkpoint {number}", began, self._failures, self.problem)
+        committables = self._log.facts.decided[number].of(action.sink)
+        try:
+            self._look_for_fence(began)
+            outcome = self._attempt(number, committables)
+            with faults.point("commit.record"):
+                self._log.record_commit(number, action.sink, {"outcome": outcome, **totals(committables)})
         except LostError as error:
             # The other sinks still commit: the decision stands.
-            self.lost[action] = error
-            return None
-        if outcome is None:
-            return None
-        with faults.point("commit.record"):
-            self._log.record_commit(action.checkpoint_id, action.sink, {"outcome": outcome, **totals(committables)})
+            self._lost[action] = error
+            self._calm()
+            return 0.0
+        except Exception as error:  # noqa: BLE001  any error of an endpoint is retried or ends the query
+            return self._trouble(wrapped(self.sink, f"commit of checkpoint {number}", error), action, began)
+        self._unrecorded = None
+        self.outcomes[number] = outcome
+        self._calm()
+        self._completed(number)
+        return 0.0
+
+    def _attempt(self, number: CheckpointId, committables: tuple[Committable, ...]) -> Outcome:
+        """A done outcome, or an error."""
+        if self._unrecorded is not None and self._unrecorded[0] == number:
+            return self._unrecorded[1]  # sent already: only the record is missing, and sending again cannot help (D10)
+        outcome: Outcome | None = Outcome.COMMITTED
+        if committables:
+            with faults.point("commit.sink"):
+                outcome = self.sink.commit(number, [c.data for c in committables], self.tasks)
+        if outcome is not None and not isinstance(outcome, Outcome):
+            raise ConfigError(f"sink {self.sink.name!r}: commit must return an Outcome or None, not {outcome!r}")
+        outcome = outcome or Outcome.COMMITTED
+        if outcome is Outcome.LOST:
+            rows = sum(c.rows for c in committables)
+            raise LostError(
+                f"{described(self.sink)} answered that its transaction of checkpoint {number} is gone ({rows} rows in "
+                f"{len(committables)} subtasks, some of which may be committed)"
+            )
+        if not outcome.done:
+            raise CommitError(f"{described(self.sink)} answered {outcome.value!r} for checkpoint {number}")
+        self._unrecorded = (number, outcome)
         return outcome
 
-    def _attempt(
-        self, sink: Sink, checkpoint_id: CheckpointId, committables: tuple[Committable, ...]
-    ) -> Outcome | None:
-        """A done outcome; None when the sink may lag and did not commit; CommitError when it may not."""
-        attempts = 1 if sink.may_lag else self._retries.attempts
-        began = self._clock()
-        failure: Exception | None = None
-        for attempt in range(1, attempts + 1):
-            try:
-                with faults.point("commit.sink"):
-                    outcome = sink.commit(checkpoint_id, [c.data for c in committables], self._tasks)
-            except PERMANENT:
-                raise
-            except Exception as error:  # noqa: BLE001  any error of an endpoint is retried, then raised below
-                failure, why = error, f"{type(error).__name__}: {error}"
-            else:
-                if outcome is not None and not isinstance(outcome, Outcome):
-                    raise ConfigError(f"sink {sink.name!r}: commit must return an Outcome or None, not {outcome!r}")
-                outcome = outcome or Outcome.COMMITTED
-                if outcome.done:
-                    return outcome
-                if outcome is Outcome.LOST:
-                    raise self._lost(sink, checkpoint_id, committables)
-                failure, why = None, f"the sink answered {outcome.value!r}"
-            if attempt < attempts:
-                logger.warning("commit of checkpoint %d to %s failed, trying again: %s", checkpoint_id, sink.name, why)
-                self._sleep(self._retries.wait(attempt))
-        if sink.may_lag:
-            self.blocked[sink.name] = why
-            self._rest(sink, began)
-            logger.warning("checkpoint %d stays pending for sink %s: %s", checkpoint_id, sink.name, why)
+    def _look_for_fence(self, now: float) -> None:
+        """A driver that was paused finds out before it touches an endpoint."""
+        if now >= self._fence_seen + FENCE_LOOK:
+            self._log.ensure_not_fenced()
+            self._fence_seen = self._clock()
+
+    def _notify(self) -> bool:
+        """Tell the sink about the oldest checkpoint that has become complete."""
+        missing = {c.checkpoint_id for c in plan_recovery(self._log.facts)}
+        for number in sorted(self._awaited):
+            if number not in missing:
+                self.sink.notify_checkpoint_complete(number)
+                self._awaited.discard(number)
+                self.outcomes.pop(number - 100, None)
+                return True
+        return False
+
+    # -- trouble ----------------------------------------------------------------------------------------------------
+
+    def _trouble(self, error: HoldfastError, action: Commit | None, began: float) -> float | None:
+        """Try again later, or give up: at once if trying again cannot help, else when `retry` is over."""
+        now = self._clock()
+        self._failures += 1
+        if self._failures == 1:
+            self._failing_since = began
+        took, failing = now - began, now - self._failing_since
+        what = "upkeep" if action is None else f"commit of checkpoint {action.checkpoint_id}"
+        self._standing = Standing(f"waiting to try {what} again", self._failing_since, self._failures, str(error))
+        if permanent(error) or (not self.sink.may_lag and failing >= self._retry.seconds):
+            self._give_up(error, action)
             return None
-        raise CommitError(
-            f"checkpoint {checkpoint_id} is decided but sink {sink.name!r} did not commit it in {attempts} attempts "
-            f"({why}). Nothing is lost: once the endpoint works again, start the query and it will be committed first"
-        ) from failure
+        wait = self._retry.wait(self._failures)
+        if self.sink.may_lag:
+            wait = max(wait, min(took, LONGEST_REST))
+        self._not_before = now + wait
+        log = logger.warning if self._failures in (1, 2, 4, 8) or self._failures % 16 == 0 else logger.debug
+        log("%s of sink %s failed, trying again in %.1f s: %s", what, self.sink.name, wait, error)
+        return wait
 
-    def _rest(self, sink: Sink, began: float) -> None:
-        """An endpoint that fails slowly (a connection that times out) may not slow every batch down."""
-        took = self._clock() - began
-        if took >= SLOW:
-            self._not_before[sink.name] = self._clock() + min(LONGEST_REST, REST * took)
+    def _give_up(self, error: HoldfastError, action: Commit | None) -> None:
+        if action is not None and not permanent(error):
+            failing = self._clock() - self._failing_since
+            failed = CommitError(
+                f"checkpoint {action.checkpoint_id} is decided, but sink {action.sink!r} did not commit it in "
+                f"{self._failures} attempts over {failing:.0f} s: {error}. Nothing is lost: once the endpoint works "
+                "again, start the query and it is committed first; retry=hf.Retry(for_=...) says how long to try"
+            )
+            failed.__cause__ = error
+            error = failed
+        if action is not None:
+            try:
+                record_finding(self._log, action, error)
+            except StorageError as problem:
+                error.add_note(f"while this was noted for `holdfast resolve`: {problem}")
+        self._standing = Standing("stopped", self._clock(), self._failures, str(error))
+        self.failure = error
 
-    def _lost(self, sink: Sink, checkpoint_id: CheckpointId, committables: tuple[Committable, ...]) -> LostError:
-        rows = sum(c.rows for c in committables)
-        return LostError(
-            f"sink {sink.name!r} answered that its transaction of checkpoint {checkpoint_id} is gone ({rows} rows in "
-            f"{len(committables)} subtasks, some of which may be committed)"
-        )
+    def _calm(self) -> None:
+        if self._failures or self._standing.doing != "idle":
+            self._failures, self._not_before = 0, 0.0
+            self._standing = Standing("idle", self._clock(), 0, None)
 
 
 def totals(committables: tuple[Committable, ...]) -> dict[str, Any]:

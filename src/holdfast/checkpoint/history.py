@@ -104,8 +104,9 @@ def checkpoints(checkpoint_location: str, *, last: int | None = None) -> list[Ch
 def _summed(entry: Mapping[str, Any], newer: Mapping[str, Any]) -> dict[str, Any]:
     """A checkpoint finished by a later run keeps its first start and both runs' details."""
     merged: dict[str, Any] = {}
-    for key in ("durations", "sinks"):
-        merged[key] = {**entry.get(key, {}), **newer.get(key, {})}
+    merged["durations"] = {**entry.get("durations", {}), **newer.get("durations", {})}
+    before, since = entry.get("sinks", {}), newer.get("sinks", {})
+    merged["sinks"] = {sink: {**before.get(sink, {}), **since.get(sink, {})} for sink in {**before, **since}}
     if "started" in entry:
         merged["started"] = entry["started"]
     return merged

@@ -2,6 +2,9 @@
 
 One object serves one query run. It claims a generation, fences the older ones, and from then on is the only writer of
 its own slots; every write is a create-if-absent, so a paused or forgotten driver can at worst be told no.
+
+The batch and every sink's delivery loop share it: a lock is held for a write of the log and for nothing else, and what
+is read is replaced as a whole, never changed under a reader.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -17,6 +21,7 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.checkpoint import records
+from holdfast.checkpoint.ports import Committed
 from holdfast.checkpoint.storage import Storage
 from holdfast.core import fence
 from holdfast.core.model import CheckpointId, Committable, Decided, Record, RecordKind, Slot, fold
@@ -27,6 +32,8 @@ from holdfast.errors import ConfigError, FencedError, RecordError, UnsafeStorage
 _SLOT = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.json")
 _GENERATION = re.compile(r"0|[1-9]\d*")
 RETAIN = 100
+#: an operator's order: the endpoint was restored, and what it lacks up to `through` is not expected of it
+ACCEPT_RESTORED = "accept-restored"
 
 
 class _VanishedError(RecordError):
@@ -46,8 +53,12 @@ class CheckpointLog:
         self._retain = retain
         self._records: dict[Slot, Record] = {}
         self._decided: dict[CheckpointId, Decided] = {}
-        self._commits: dict[CheckpointId, set[str]] = {}
+        #: checkpoint -> sink -> the generation that recorded its commit
+        self._commits: dict[CheckpointId, dict[str, int]] = {}
         self._next = Slot(-1, 0)
+        self._writing = threading.RLock()
+        #: since which generation the lineage is the one it is: commit records before it speak of another ledger
+        self._since = 0
         #: the store did not say whether the last record was written: only a new start can tell what is decided
         self.in_doubt = False
 
@@ -75,6 +86,7 @@ class CheckpointLog:
             self.storage.create(name, records.encode("lineage", records.new_nonce(), body))
             data = self.storage.read(name)
         found = records.decode_with(("pipeline", "lineage"), data, self._where(name), "lineage")
+        self._since = int(found.get("since", 0))
         if found["pipeline"] != self.pipeline:
             raise ConfigError(
                 f"checkpoint location {self.storage.url} belongs to pipeline {found['pipeline']!r}, not "
@@ -84,8 +96,8 @@ class CheckpointLog:
 
     def replace_lineage(self) -> None:
         """Give this location a new lineage: what a take-over does, so that ledgers of the old one are set aside."""
-        self.lineage = uuid.uuid4().hex
-        body = {"pipeline": self.pipeline, "lineage": self.lineage}
+        self.lineage, self._since = uuid.uuid4().hex, self.generation
+        body = {"pipeline": self.pipeline, "lineage": self.lineage, "since": self._since}
         self.storage.replace("lineage.json", records.encode("lineage", records.new_nonce(), body))
 
     def _claim(self) -> int:
@@ -124,11 +136,12 @@ class CheckpointLog:
         # slot read earlier would stand without its commits, as if it were still owed.
         names = self.storage.names("commits")
         slots = self._list_slots()
-        self._commits = {}
+        commits: dict[CheckpointId, dict[str, int]] = {}
         with ThreadPoolExecutor(max_workers=16) as pool:
             self._records = {record.slot: record for record in pool.map(self._read, slots)}
             for commit in pool.map(self._read_commit, names):
-                self._commits.setdefault(commit[0], set()).add(commit[1])
+                commits.setdefault(commit[0], {})[commit[1]] = commit[2]
+        self._commits = commits
         self._decided = fold(self._records.values())
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -136,16 +149,33 @@ class CheckpointLog:
     @property
     def facts(self) -> Facts:
         """What is decided and what is committed, as this run knows it."""
-        return Facts(self._decided, self._commits)
+        commits = self._commits  # first: what is pruned in between is then missing in both
+        return Facts(self._decided, commits)
 
     @property
     def last_decided(self) -> CheckpointId | None:
         """The newest decided checkpoint; it is never pruned."""
         return max(self._decided, default=None)
 
+    def committed(self) -> dict[str, Committed]:
+        """For each sink the newest checkpoint with rows of it that is committed, in this lineage (rule 15).
+
+        What an operator has accepted as missing in a restored endpoint is not expected there any more.
+        """
+        found: dict[str, Committed] = {}
+        accepted: dict[str, CheckpointId] = {}
+        for number, decided in self._decided.items():
+            for sink, order in decided.resolution.items():
+                if order["how"] == ACCEPT_RESTORED:
+                    accepted[sink] = max(accepted.get(sink, -1), order["through"])
+            for sink, generation in self._commits.get(number, {}).items():
+                if generation >= self._since and decided.of(sink):
+                    found[sink] = Committed(number, decided.timestamp)
+        return {sink: known for sink, known in found.items() if known.checkpoint_id > accepted.get(sink, -1)}
+
     def repairs(self, checkpoint_id: CheckpointId) -> int:
         """How many repairs of this checkpoint are recorded."""
-        kinds = [r.kind for r in self._records.values() if r.checkpoint_id == checkpoint_id]
+        kinds = [r.kind for r in tuple(self._records.values()) if r.checkpoint_id == checkpoint_id]
         return kinds.count(RecordKind.REPAIR)
 
     def generations(self) -> list[int]:
@@ -173,9 +203,14 @@ class CheckpointLog:
         resolution: Mapping[str, Any] | None = None,
     ) -> Decided:
         """Fill this generation's next slot; the point of no return. FencedError if a successor filled it first."""
+        with self._writing:
+            content = (tuple(sinks), tuple(committables), timestamp, state, resolution or {})
+            return self._fill(Record(self._next, kind, checkpoint_id, *content))
+
+    def _fill(self, record: Record) -> Decided:
         self.ensure_not_fenced()
-        content = (tuple(sinks), tuple(committables), timestamp, state, resolution or {})
-        record = Record(self._next, kind, checkpoint_id, *content)
+        kind, checkpoint_id = record.kind, record.checkpoint_id
+        assert checkpoint_id is not None
         body = records.record_to_body(record)
         self.in_doubt = True
         created = self._create(slot_name(self._next), kind, records.new_nonce(), body)
@@ -188,9 +223,8 @@ class CheckpointLog:
         self.in_doubt = False
         self._records[self._next] = record
         self._next = self._next.next()
-        self._decided = fold([r for r in self._records.values() if r.checkpoint_id == checkpoint_id]) | {
-            k: v for k, v in self._decided.items() if k != checkpoint_id
-        }
+        about = fold([r for r in self._records.values() if r.checkpoint_id == checkpoint_id])
+        self._decided = {**self._decided, **about}
         return self._decided[checkpoint_id]
 
     def amend_state(self, sink: str, state: Any) -> None:
@@ -204,11 +238,17 @@ class CheckpointLog:
     def record_commit(self, checkpoint_id: CheckpointId, sink: str, statistics: Mapping[str, Any]) -> None:
         """Remember that this sink has committed; another driver may have recorded it already."""
         body = {"checkpoint_id": checkpoint_id, "sink": sink, "generation": self.generation, **statistics}
-        self._create(f"commits/{_commit_file(checkpoint_id, sink)}", "commit", records.new_nonce(), body)
-        self._commits.setdefault(checkpoint_id, set()).add(sink)
+        with self._writing:
+            self._create(f"commits/{_commit_file(checkpoint_id, sink)}", "commit", records.new_nonce(), body)
+            known = self._commits.get(checkpoint_id, {})
+            self._commits = {**self._commits, checkpoint_id: {**known, sink: self.generation}}
 
     def prune(self) -> None:
         """Forget what is complete and older than `retain`. Commit records go last: without them a decision is owed."""
+        with self._writing:
+            self._prune()
+
+    def _prune(self) -> None:
         gone, slots = fence.prunable(self._records.values(), self._commits, self._retain)
         for slot in slots:
             self.storage.delete(slot_name(slot))
@@ -216,11 +256,11 @@ class CheckpointLog:
         if slots:
             # Were the commits' removal durable and the slots' not, a power cut would leave decisions that seem owed.
             self.storage.sync("decisions")
-        for checkpoint_id in gone:
-            del self._decided[checkpoint_id]
+        self._decided = {k: v for k, v in self._decided.items() if k not in gone}
         first = min(self._decided, default=0)
-        for checkpoint_id in [c for c in self._commits if c < first]:
-            for sink in self._commits.pop(checkpoint_id):
+        old, self._commits = self._commits, {k: v for k, v in self._commits.items() if k >= first}
+        for checkpoint_id in old.keys() - self._commits.keys():
+            for sink in old[checkpoint_id]:
                 self.storage.delete(f"commits/{_commit_file(checkpoint_id, sink)}")
 
     # -- inside -----------------------------------------------------------------------------------------------------
@@ -258,12 +298,12 @@ class CheckpointLog:
             self._records[slot] = records.record_from_bytes(slot, self._read_file(name), self._where(name))
         return self._records[slot]
 
-    def _read_commit(self, file: str) -> tuple[CheckpointId, str]:
+    def _read_commit(self, file: str) -> tuple[CheckpointId, str, int]:
         name = f"commits/{file}"
         body = records.decode_with(("checkpoint_id", "sink"), self._read_file(name), self._where(name), "commit")
         if file != _commit_file(body["checkpoint_id"], body["sink"]):
             raise records.damaged(self._where(name), "its name does not fit its content")
-        return body["checkpoint_id"], body["sink"]
+        return body["checkpoint_id"], body["sink"], int(body.get("generation", 0))
 
     def _read_file(self, name: str) -> bytes:
         try:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from holdfast.checkpoint.delivery import totals
 from holdfast.checkpoint.ports import SubtaskReport
-from holdfast.core.model import CheckpointId, Decided, Outcome
-from holdfast.core.recovery import Commit
+from holdfast.core.model import Decided
 
 
 class Phases:
@@ -34,24 +33,13 @@ class Phases:
         return {"started": self.started, "durations": self.durations}
 
 
-def summary(
-    checkpoint_id: CheckpointId,
-    reports: Sequence[SubtaskReport],
-    decided: Decided,
-    done: Mapping[Commit, Any],
-    committed: Collection[str],
-) -> dict[str, Any]:
+def summary(reports: Sequence[SubtaskReport], decided: Decided, outcomes: Mapping[str, Any]) -> dict[str, Any]:
     """Rows, bytes and subtasks, and what became of them in each sink."""
-    sinks = {
-        name: {**totals(decided.of(name)), "outcome": done.get(Commit(checkpoint_id, name), "pending")}
-        for name in decided.sinks
-    }
-    for name in committed:
-        if sinks[name]["outcome"] == "pending":  # the timer was faster
-            sinks[name]["outcome"] = Outcome.COMMITTED
     return {
         "rows": sum(r.rows for r in reports),
         "bytes": sum(r.bytes for r in reports),
         "subtasks": len(reports),
-        "sinks": sinks,
+        "sinks": {
+            name: {**totals(decided.of(name)), "outcome": outcomes.get(name, "pending")} for name in decided.sinks
+        },
     }

@@ -9,7 +9,7 @@ from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import EnginePosition, Sink
 from holdfast.core.model import CheckpointId
 from holdfast.core.recovery import owed, plan_recovery
-from holdfast.errors import BacklogFullError, ConfigError, StaleCheckpointError
+from holdfast.errors import BacklogFullError, ConfigError, StaleCheckpointError, UndeliveredError
 
 logger = logging.getLogger("holdfast")
 
@@ -59,14 +59,16 @@ def check_sinks(log: CheckpointLog, names: Collection[str]) -> None:
     """Refuse to start when a decided checkpoint owes rows to a sink that is no longer in the pipeline."""
     for action in plan_recovery(log.facts):
         if action.sink not in names:
+            location = log.storage.url.removesuffix("/holdfast")
             raise ConfigError(
                 f"checkpoint {action.checkpoint_id} is decided and still owes its rows to sink {action.sink!r}, "
                 f"which is not among this pipeline's sinks ({', '.join(names)}): start once more with that "
-                "sink, let it catch up, then remove it"
+                f"sink, let it catch up, then remove it; or, if it is gone for good, `holdfast resolve {location} "
+                f"--sink {action.sink} --give-up` keeps its rows in a report"
             )
 
 
-def check_backlog(log: CheckpointLog, sinks: Iterable[Sink], blocked: Mapping[str, str]) -> None:
+def check_backlog(log: CheckpointLog, sinks: Iterable[Sink], problems: Mapping[str, str | None]) -> None:
     """Refuse a further batch while a sink that may lag has more undelivered than it allows (W6)."""
     for sink in sinks:
         pending = owed(log.facts, sink.name)
@@ -76,12 +78,33 @@ def check_backlog(log: CheckpointLog, sinks: Iterable[Sink], blocked: Mapping[st
             ("max_pending_bytes", size, sink.max_pending_bytes),
         ):
             if limit is not None and value > 0 and value >= limit:
-                why = blocked.get(sink.name, "no reason was given")
+                why = problems.get(sink.name) or "none, it is slow"
                 raise BacklogFullError(
                     f"sink {sink.name!r} has {len(pending)} undelivered checkpoints ({size} bytes), and "
                     f"{option}={limit}; its last failure: {why}. Nothing is lost: the rows are in the log under "
                     f"{log.storage.url}. Repair the endpoint or raise {option}, then start the query again"
                 )
+
+
+def undelivered(
+    log: CheckpointLog, sinks: Iterable[Sink], problems: Mapping[str, str | None]
+) -> UndeliveredError | None:
+    """What sinks still owe when a run ends (D8); None when nothing is left."""
+    left = []
+    for sink in sinks:
+        pending = owed(log.facts, sink.name)
+        if pending:
+            rows = sum(c.rows for committables in pending.values() for c in committables)
+            first, last = min(pending), max(pending)
+            which = f"checkpoint {first}" if first == last else f"{len(pending)} checkpoints ({first} to {last})"
+            left.append(f"sink {sink.name!r}: {which}, {rows} rows; {problems.get(sink.name) or 'it is still at work'}")
+    if not left:
+        return None
+    return UndeliveredError(
+        f"the run ended before everything decided was delivered: {'. '.join(left)}. Nothing is lost: the rows are "
+        f"prepared or in the log under {log.storage.url}, and the next start delivers them first. drain_timeout says "
+        "how long the end of a run waits"
+    )
 
 
 def warn_of_timeouts(sinks: Iterable[Sink], elapsed: float) -> None:

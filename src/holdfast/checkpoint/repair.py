@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.checkpoint import records
+from holdfast.checkpoint.findings import finding_name, record_finding
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import Batch, Run, Sink, SubtaskReport
 from holdfast.core import faults
@@ -63,7 +64,7 @@ class Repairs:
     def repair(self, checkpoint_id: CheckpointId, batch: Batch, run: Run) -> list[Repaired]:
         """Write anew what was lost of this checkpoint and record it; committing it is up to the next delivery."""
         done = []
-        for action, error in sorted(self._lost.items()):
+        for action, error in sorted(self._lost.items(), key=lambda item: item[0]):
             if action.checkpoint_id == checkpoint_id:
                 done.append(self._repair(action, error, batch, run))
                 del self._lost[action]
@@ -94,7 +95,7 @@ class Repairs:
         rows = sum(report.rows for report in reports)
         if forced:
             self._report(action, decided, plan, reports)
-        self._log.storage.delete(lost_name(action.checkpoint_id, action.sink))
+        self._log.storage.delete(finding_name(action.checkpoint_id, action.sink))
         logger.warning(
             "checkpoint %d, sink %s: %d rows in %d subtasks were produced again in place of what the endpoint dropped",
             action.checkpoint_id,
@@ -108,19 +109,7 @@ class Repairs:
         self, action: Commit, error: LostError, replay: Sequence[Replayed], plan: RepairPlan | None = None
     ) -> LostError:
         """Keep the finding for the operator, and the error that tells the ways out."""
-        mine = self._log.facts.decided[action.checkpoint_id].of(action.sink)
-        lost = [c for c in mine if c.data in error.lost] or list(mine)
-        body = {
-            "checkpoint_id": action.checkpoint_id,
-            "sink": action.sink,
-            "certain": error.certain and bool(error.lost),
-            "lost": [{"subtask": c.subtask, "rows": c.rows, "digest": c.digest, "data": c.data} for c in lost],
-            "replay": [asdict(r) for r in replay],
-            "problem": str(error),
-            "at": int(time.time() * 1000),
-        }
-        data = records.encode("lost", records.new_nonce(), body)
-        self._log.storage.replace(lost_name(action.checkpoint_id, action.sink), data)
+        record_finding(self._log, action, error, lost=error.lost, replay=replay)
         location = self._log.storage.url.removesuffix("/holdfast")
         why = ""
         if plan is not None:
@@ -159,11 +148,6 @@ class Repairs:
             "at": int(time.time() * 1000),
         }
         write_report(self._log, body)
-
-
-def lost_name(checkpoint_id: CheckpointId, sink: str) -> str:
-    """Where the finding is kept."""
-    return f"lost/{checkpoint_id}.{escape(sink)}.json"
 
 
 def report_name(checkpoint_id: CheckpointId, sink: str) -> str:

@@ -160,7 +160,7 @@ class LogReader(CheckpointLog):
         for name in self.storage.names("commits"):
             commit = self._note_unless_gone(f"commits/{name}", lambda n=name: self._read_commit(n))  # type: ignore[misc]
             if commit is not None:
-                self._commits.setdefault(commit[0], set()).add(commit[1])
+                self._commits.setdefault(commit[0], {})[commit[1]] = commit[2]
         left = set(self.storage.names("decisions"))
         self._decided = fold(r for r in self._records.values() if slot_name(r.slot).partition("/")[2] in left)
 

@@ -6,7 +6,6 @@ once and by the newest driver only, so two drivers can never plan differently fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Protocol, runtime_checkable
 
 from holdfast.checkpoint.log import CheckpointLog
@@ -30,14 +29,11 @@ class Upkeep(Protocol):
         """Do what the recorded state says and is not done yet; repeatable."""
 
 
-def keep_up(log: CheckpointLog, sinks: Iterable[object], tasks: Tasks, now: float, *, last: bool = False) -> None:
-    """Let each sink finish what is planned, record what is due, and do it."""
-    for sink in sinks:
-        if not isinstance(sink, Upkeep):
-            continue
+def keep_up(log: CheckpointLog, sink: Upkeep, tasks: Tasks, now: float, *, last: bool = False) -> None:
+    """Let a sink finish what is planned, record what is due, and do it."""
+    sink.act_on_state(tasks)
+    state = sink.revise_state(now, last=last)
+    if state is not None:
+        log.amend_state(sink.name, check_plain(f"sink {sink.name!r}: revise_state", state))
+        sink.initialize_state(state)
         sink.act_on_state(tasks)
-        state = sink.revise_state(now, last=last)
-        if state is not None:
-            log.amend_state(sink.name, check_plain(f"sink {sink.name!r}: revise_state", state))
-            sink.initialize_state(state)
-            sink.act_on_state(tasks)

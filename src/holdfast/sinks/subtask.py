@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.checkpoint.guard import guarded
 from holdfast.checkpoint.ports import Run, SubtaskReport
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Committable
@@ -87,10 +88,10 @@ def write_subtask(
             digest.add(batch)
             if not begun:
                 for sink, task in zip(sinks, tasks, strict=True):
-                    with running(task):
+                    with running(task), guarded(sink, "begin"):
                         begun.append((sink, task, sink.begin(task)))
             for sink, task, txn in begun:
-                with running(task):
+                with running(task), guarded(sink, "write"):
                     sink.write(txn, batch)
             rows += batch.num_rows
             size += batch.nbytes
@@ -98,7 +99,7 @@ def write_subtask(
                 pass
         committables = []
         for sink, task, txn in begun:
-            with running(task):
+            with running(task), guarded(sink, "pre-commit"):
                 data = sink.pre_commit(txn)
             if data is not None:
                 committable = _committable(sink, task, data, rows, size)

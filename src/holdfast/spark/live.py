@@ -1,4 +1,4 @@
-"""The queries of this process that are alive: one for each checkpoint location, each with its timer (rule 7)."""
+"""The queries of this process that are alive: one for each checkpoint location, each with its timer (rules 7, 17)."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError
-from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.checkpoint.coordinator import Coordinator
-from holdfast.errors import CheckpointInUseError
+from holdfast.checkpoint.pulse import Pulse
+from holdfast.errors import CheckpointInUseError, HoldfastError, StorageError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 logger = logging.getLogger("holdfast")
-#: seconds between two looks at checkpoints that lag while no batch comes
+#: seconds between two looks at what may be due while no batch comes
 TICK = 2.0
 #: seconds between two looks whether the query still runs
 LOOK = 0.25
-#: seconds a start waits for the last delivery of a query that has ended
-PATIENCE = 30.0
+#: seconds a failure outside a batch waits for the batch under way to meet it
+GRACE = 10.0
+#: seconds the end of a query waits for a loop that is busy with its endpoint
+LAST_CALL = 5.0
 
 
 class Live:
@@ -31,129 +33,129 @@ class Live:
     def __init__(self, location: str, sinks: Sequence[TwoPhaseCommitSink]) -> None:
         self.location, self.sinks = location, list(sinks)
         self._query: StreamingQuery | None = None
-        self._coordinator: Coordinator | None = None
+        self.coordinator: Coordinator | None = None
+        self._pulse: Pulse | None = None
         self._advance: Callable[[bool], None] = lambda last: None
         self._ending = threading.Lock()
-        #: why the timer stopped the query, or why its last files are not complete
-        self.failure: Exception | None = None
+        self._over = False
+        self.drain_timeout = 60.0
+        #: why the query failed, or why its end is no good one
+        self.failure: HoldfastError | None = None
+        #: a batch is under way; somebody stops the query; the next batch waits for that
+        self.in_batch, self.stopping, self.at_gate = False, False, False
 
     @property
     def active(self) -> bool:
         """Whether it is starting or runs; a JVM that is gone runs nothing."""
         if self._query is None:
-            return True
+            return not self._over
         try:
             return bool(self._query.isActive)
         except (Py4JError, OSError):
             return False
 
-    def follow(self, query: StreamingQuery, coordinator: Coordinator, advance: Callable[[bool], None]) -> None:
-        """Deliver what lags while the source is quiet, and close the sinks when the query ends.
+    def follow(
+        self, query: StreamingQuery, coordinator: Coordinator, pulse: Pulse, advance: Callable[[bool], None]
+    ) -> None:
+        """Let the loops do what is due while the source is quiet, and close the sinks when the query ends.
 
         `advance` tells sources how far the pipeline has got; once more, with True, when the query has ended.
         """
-        self._query, self._coordinator, self._advance = query, coordinator, advance
+        self._query, self.coordinator, self._pulse, self._advance = query, coordinator, pulse, advance
         threading.Thread(target=self._tick, name=f"holdfast-{query.name}", daemon=True).start()
 
     def _tick(self) -> None:
-        coordinator, next_tick = self._coordinator, 0.0
+        coordinator, next_tick = self.coordinator, 0.0
         while self.active and coordinator is not None:
             if time.monotonic() >= next_tick:
                 coordinator.tick()
+                self._beat(coordinator)
                 self._advance(False)
                 next_tick = time.monotonic() + TICK
-            if coordinator.failure is not None and self._query is not None:
-                self.failure = coordinator.failure
-                self._query.stop()
+            if coordinator.failure is not None:
+                self._fail(coordinator.failure)
                 break
             time.sleep(LOOK)
-        self.finish()
+        self.finish(self.drain_timeout)
 
-    def finish(self, wait: float = -1) -> None:
-        """Close the sinks, once; TimeoutError when a delivery is still under way after `wait` seconds."""
-        if not self._ending.acquire(timeout=wait):
-            raise TimeoutError
+    def _beat(self, coordinator: Coordinator) -> None:
         try:
-            coordinator = self._coordinator
+            if self._pulse is not None:
+                self._pulse.beat(coordinator.deliveries)
+        except StorageError as error:
+            logger.warning("the query's sign of life could not be written: %s", error)
+
+    def _fail(self, failure: HoldfastError) -> None:
+        """End the query with an exception in Spark's eyes too.
+
+        A batch that is under way meets the failure by itself and raises it. When none is, an interrupt of its thread is
+        the only thing that Spark takes for a failure: a stop would look like a clean end to listeners and to
+        awaitAnyTermination.
+        """
+        self.failure = failure
+        logger.error("the query at %s fails: %s: %s", self.location, type(failure).__name__, failure)
+        deadline = time.monotonic() + GRACE
+        while self.in_batch and self.active and time.monotonic() < deadline:
+            time.sleep(0.05)
+        try:
+            while self.active and self._query is not None and not self.stopping:
+                self._query._jsq.streamingQuery().queryExecutionThread().interrupt()
+                time.sleep(1.0)
+        except (Py4JError, OSError) as error:
+            logger.warning("the query at %s could not be interrupted: %s", self.location, error)
+
+    def finish(self, drain: float) -> None:
+        """The query has ended: deliver what is left, for so many seconds, and close the sinks; once.
+
+        Never raises: what is wrong is in `failure`.
+        """
+        with self._ending:
+            coordinator, self.coordinator = self.coordinator, None
             if coordinator is None:
                 return
+            clean = self._ended_well()
             if self.failure is None:
-                self._complete(coordinator, wait)
-            coordinator.close(wait)
-            self._coordinator = None
-            self._advance(True)
-        finally:
-            self._ending.release()
-        left = {action.checkpoint_id for action in coordinator.pending}
-        if left:
-            logger.warning(
-                "the query at %s ended with %d checkpoints not yet delivered; the next start delivers them",
-                self.location,
-                len(left),
-            )
+                self.failure = coordinator.failure
+            if self.failure is None and clean and not coordinator.drain(drain):
+                self.failure = coordinator.undelivered()
+            self._close(coordinator, clean)
+            self._over = True
 
-    def _complete(self, coordinator: Coordinator, wait: float) -> None:
-        """A query that ended well leaves nothing to wait for rows that will not come (F6)."""
+    def _close(self, coordinator: Coordinator, clean: bool) -> None:
+        for delivery in coordinator.deliveries:
+            if not delivery.done_through(1 << 62) and hasattr(delivery.tasks, "cancel"):
+                delivery.tasks.cancel()
+        stuck: list[str] = []
         try:
-            if self._ended_well():
-                coordinator.finish(wait)
-        except Exception as error:  # noqa: BLE001  nothing is lost, but awaitTermination() tells that rows are not seen
-            self.failure = error
-            logger.warning(
-                "the query at %s could not complete its last files; `holdfast flush` does: %s", self.location, error
-            )
-
-    @property
-    def completing(self) -> bool:
-        """Whether the last files are being completed."""
-        coordinator = self._coordinator
-        return coordinator is not None and coordinator.completing
+            if clean and self.failure is None:
+                stuck = coordinator.finish(LAST_CALL)
+            stuck = coordinator.close(LAST_CALL, sweep=self.in_batch or self.failure is not None) or stuck
+        except HoldfastError as error:
+            if self.failure is None:
+                self.failure = error
+            logger.warning("the end of the query at %s: %s: %s", self.location, type(error).__name__, error)
+        if stuck:
+            logger.warning("the query at %s has ended, but %s is still busy", self.location, ", ".join(stuck))
+        try:
+            if self._pulse is not None:
+                self._pulse.end(coordinator.deliveries, self.failure)
+        except StorageError as error:
+            logger.warning("how the query ended could not be written: %s", error)
+        self._advance(True)
 
     def _ended_well(self) -> bool:
         """Whether the query ended by itself or was stopped; a JVM that is gone tells nothing."""
         try:
-            return self._query is not None and self._query.exception() is None
+            return self._query is not None and self._query._jsq.exception().isEmpty()
         except (Py4JError, OSError):
             return False
 
-
-class HoldfastQuery(StreamingQuery):
-    """Spark's StreamingQuery, which also fails with what failed between two batches."""
-
-    live: Live | None = None
-
-    def exception(self) -> StreamingQueryException | None:
-        """See StreamingQuery."""
-        found = super().exception()
-        if found is None and self.live is not None and self.live.failure is not None:
-            failure = self.live.failure
-            return StreamingQueryException(f"{type(failure).__name__}: {failure}")
-        return found
-
-    def awaitTermination(self, timeout: int | None = None) -> bool | None:
-        """See StreamingQuery."""
-        ended = super().awaitTermination(timeout)
-        if ended is not False and self.live is not None:
-            self._finish(self.live)
-            if self.live.failure is not None:
-                raise self.live.failure
-        return ended
-
-    def stop(self) -> None:
-        """See StreamingQuery; also waits for what its sinks complete at the end."""
-        super().stop()
-        if self.live is not None:
-            self._finish(self.live)
-
-    def _finish(self, live: Live) -> None:
-        while True:
-            try:
-                live.finish(PATIENCE)
-            except TimeoutError:
-                if live.completing:
-                    continue  # large files take their time
-                logger.warning("the query at %s has ended, but a delivery is still under way", live.location)
-            return
+    def gate(self, pause: Callable[[], None]) -> None:
+        """Before a batch: while somebody stops the query, begin nothing; `pause` ends with Spark's interrupt."""
+        while self.stopping and self.active:
+            self.at_gate = True
+            pause()
+        self.at_gate = False
 
 
 _lock = threading.Lock()
@@ -162,10 +164,15 @@ _live: dict[str, Live] = {}
 
 @contextmanager
 def reserve(location: str, sinks: Sequence[TwoPhaseCommitSink]) -> Iterator[Live]:
-    """Refuse a second live query of this process on the same location or sink object; other processes are fenced."""
-    for other in list(_live.values()):
-        if not other.active:
-            _finish(other)
+    """Refuse a second live query of this process on the same location or sink object; other processes are fenced.
+
+    A query that has ended may still be closing its sinks, or hang in one: that holds up nobody but a new query with
+    the same location or sinks, which waits for it for a while.
+    """
+    ended = [other for other in list(_live.values()) if not other.active]
+    for other in ended:
+        if other.location == location or _shared(sinks, other):
+            other.finish(0.0)
     with _lock:
         for other in list(_live.values()):
             if not other.active:
@@ -175,8 +182,11 @@ def reserve(location: str, sinks: Sequence[TwoPhaseCommitSink]) -> Iterator[Live
                     f"checkpoint location {location} is used by a query that is running in this process: stop it "
                     "first, or give this pipeline a checkpoint location of its own"
                 )
-            else:
-                _refuse_shared(sinks, other)
+            elif used := _shared(sinks, other):
+                raise CheckpointInUseError(
+                    f"sink object {used!r} belongs to the running query at {other.location}: make a new sink for "
+                    "this one"
+                )
         mine = _live[location] = Live(location, sinks)
     try:
         yield mine
@@ -186,21 +196,5 @@ def reserve(location: str, sinks: Sequence[TwoPhaseCommitSink]) -> Iterator[Live
         raise
 
 
-def _finish(ended: Live) -> None:
-    """Let a query that has ended close its sinks before another opens them."""
-    try:
-        ended.finish(PATIENCE)
-    except TimeoutError:
-        raise CheckpointInUseError(
-            f"the query at {ended.location} has ended, but it is still delivering a pending checkpoint: its endpoint "
-            f"has not answered for {PATIENCE:.0f} s. Give the sink a timeout, and start in a new process"
-        ) from None
-
-
-def _refuse_shared(sinks: Sequence[TwoPhaseCommitSink], other: Live) -> None:
-    for sink in sinks:
-        if any(sink is used for used in other.sinks):
-            raise CheckpointInUseError(
-                f"sink object {sink.name!r} belongs to the running query at {other.location}: make a new sink for "
-                "this one"
-            )
+def _shared(sinks: Sequence[TwoPhaseCommitSink], other: Live) -> str | None:
+    return next((sink.name for sink in sinks if any(sink is used for used in other.sinks)), None)

@@ -1,12 +1,16 @@
-"""A SparkSession that works on a laptop."""
+"""A SparkSession that works on a laptop, and under spark-submit as it was submitted."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from holdfast.errors import ConfigError
@@ -15,12 +19,15 @@ from holdfast.spark.jars import SPARK_KAFKA, resolve
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "2",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     # With it Spark starts other workers for SQL than for RDDs, and holdfast uses both.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+}
+#: For one machine only: on a cluster they would be wrong.
+_LOCAL_DEFAULTS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
 }
 #: Arrow's own advice for production: without it each access to a value checks again what its writer has checked.
 _JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
@@ -28,12 +35,17 @@ _JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_ch
 _SOCKETS, _SOCKET_FOLDER = (f"spark.python.unix.domain.socket.{name}" for name in ("enabled", "dir"))
 #: How long the name of their folder may be: Spark adds 43 characters, and a system takes 104.
 _LONGEST = 61
+_PYTHON = "spark.pyspark.python"
+#: Set by spark-submit, which has started the JVM already.
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 
 def session(app_name: str, *, kafka: bool = False, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A local SparkSession whose workers run this very Python; `conf` adds to and overrides the defaults.
+    """A SparkSession whose workers run this very Python; `conf` adds to and overrides the defaults.
 
-    With `kafka=True` Spark's Kafka connector is added; it is fetched once and kept in `~/.cache/holdfast`.
+    What was submitted (`spark-submit --master ... --conf ...`, `spark-defaults.conf`, `PYSPARK_SUBMIT_ARGS`) wins over
+    the defaults, which fill only what nobody has set; without any it is local. With `kafka=True` Spark's Kafka
+    connector is added; it is fetched once and kept in `~/.cache/holdfast`.
 
     Plain PySpark starts the system's `python3` for its workers, which in a virtual environment is another one, without
     the packages. A session that already runs is returned as it is, if its workers run this Python.
@@ -42,26 +54,69 @@ def session(app_name: str, *, kafka: bool = False, conf: Mapping[str, str] | Non
         raise ConfigError(f"app_name must be a name, not {app_name!r}")
     running = SparkSession.getActiveSession()
     if running is not None:
-        python = running.conf.get("spark.pyspark.python", None) or os.environ.get("PYSPARK_PYTHON")
-        if python != sys.executable:
-            raise ConfigError(
-                f"a SparkSession is running already and its workers run {python or 'python3'}, not {sys.executable}: "
-                "stop it first, or set spark.pyspark.python when you build it"
-            )
-        return running
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = {**_DEFAULTS, **_sockets(), "spark.pyspark.python": sys.executable, **(conf or {})}
+        return _checked(running)
+    given = submitted()
+    settings = {**given, **(conf or {})}
+    master = settings.get("spark.master") or os.environ.get("MASTER") or "local[*]"
+    local = master.startswith("local")
+    defaults = {**_DEFAULTS, **_sockets(), **(_LOCAL_DEFAULTS if local else {})}
+    if local:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        defaults[_PYTHON] = sys.executable
+    chosen = {"spark.master": master, **{k: v for k, v in defaults.items() if k not in given}, **(conf or {})}
     for key in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
-        settings[key] = f"{_JAVA_OPTIONS} {settings.get(key, '')}".strip()
+        chosen[key] = f"{_JAVA_OPTIONS} {settings.get(key, '')}".strip()
     if kafka:
         jars = [str(jar) for jar in resolve(SPARK_KAFKA)]
-        settings["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars", ""), *jars]))
+        chosen["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars", ""), *jars]))
     builder = SparkSession.builder.appName(app_name)
-    if "spark.master" not in settings:
-        builder = builder.master("local[*]")
-    for key, value in settings.items():
+    for key, value in chosen.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _checked(running: SparkSession) -> SparkSession:
+    context = running.sparkContext
+    python = running.conf.get(_PYTHON, None) or os.environ.get("PYSPARK_PYTHON")
+    if (context.master or "").startswith("local") and python != sys.executable:
+        raise ConfigError(
+            f"a SparkSession is running already and its workers run {python or 'python3'}, not {sys.executable}: "
+            "stop it first, or set spark.pyspark.python when you build it"
+        )
+    return running
+
+
+def submitted() -> dict[str, str]:
+    """What somebody has set before us."""
+    if _SUBMITTED in os.environ:
+        SparkContext._ensure_initialized()
+        return dict(SparkConf().getAll())
+    return {**_defaults_file(), **_arguments(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))}
+
+
+def _defaults_file() -> dict[str, str]:
+    """Spark's own file of defaults, where there is one."""
+    home = os.environ.get("SPARK_HOME")
+    folder = os.environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
+    file = None if folder is None else Path(folder, "spark-defaults.conf")
+    if file is None or not file.is_file():
+        return {}
+    lines = (line.strip() for line in file.read_text().splitlines())
+    pairs = (line.replace("=", " ", 1).split(None, 1) for line in lines if line and not line.startswith("#"))
+    return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+
+
+def _arguments(text: str) -> dict[str, str]:
+    """The settings among spark-submit's arguments."""
+    words = shlex.split(text)
+    found: dict[str, str] = {}
+    for word, value in pairwise(words):
+        if word == "--master":
+            found["spark.master"] = value
+        elif word in ("--conf", "-c") and "=" in value:
+            key, _, setting = value.partition("=")
+            found[key] = setting
+    return found
 
 
 def _sockets() -> dict[str, str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -13,13 +14,17 @@ from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.history import engine_position, log_location
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import EnginePosition
+from holdfast.checkpoint.pulse import Pulse
 from holdfast.checkpoint.storage import open_storage
 from holdfast.core.naming import check_name
-from holdfast.errors import ConfigError
+from holdfast.core.retry import Retry
+from holdfast.core.units import parse_duration
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark.kafka import KafkaProgress
-from holdfast.spark.live import HoldfastQuery, reserve
+from holdfast.spark.live import LAST_CALL, reserve
 from holdfast.spark.partitions import Query, arrow_schema
+from holdfast.spark.query import HoldfastQuery
 from holdfast.spark.tasks import SparkBatch, SparkTasks
 
 DELIVERIES = ("exactly-once", "at-least-once")
@@ -34,12 +39,16 @@ def write_stream(
     checkpoint_location: str,
     delivery: str = "exactly-once",
     take_over: bool = False,
+    retry: Retry | None = None,
+    drain_timeout: str | float = 60.0,
 ) -> DataStreamWriter:
     """Deliver a streaming DataFrame into sinks; one decision for all of them.
 
     Returns a DataStreamWriter: `outputMode`, `trigger`, `start` as always. `name` is the pipeline's identity at every
     endpoint and must stay the same over restarts. `take_over` lets this checkpoint location own a name that a ledger
-    knows from another one; rows may then be delivered twice.
+    knows from another one; rows may then be delivered twice. `retry` says how long a start, a batch and a commit wait
+    for an endpoint that is away. A bounded run (`availableNow`, `once`) or a stop gives sinks that lag `drain_timeout`
+    to catch up; what is left then is an UndeliveredError, and the next start delivers it.
     """
     check_name("name", name)
     if not isinstance(df, DataFrame) or not df.isStreaming:
@@ -50,8 +59,14 @@ def write_stream(
         raise ConfigError(f"delivery must be one of {', '.join(DELIVERIES)}, not {delivery!r}")
     if not isinstance(checkpoint_location, str) or not checkpoint_location.strip():
         raise ConfigError(f"checkpoint_location must be a path or URL, not {checkpoint_location!r}")
+    if retry is not None and not isinstance(retry, Retry):
+        raise ConfigError(f'retry must be hf.Retry(for_="5m", ...), not {retry!r}')
+    drain = parse_duration("drain_timeout", drain_timeout)
+    if drain is None:
+        raise ConfigError('drain_timeout must be a duration such as "60s", "5m" or seconds, not None')
     _refuse_speculation(df)
-    return HoldfastWriter(df, _check_sinks(sinks), name, _qualify(df, checkpoint_location), delivery, take_over)
+    settings = {"delivery": delivery, "take_over": take_over, "retry": retry, "drain_timeout": drain}
+    return HoldfastWriter(df, _check_sinks(sinks), name, _qualify(df, checkpoint_location), settings)
 
 
 class HoldfastWriter(DataStreamWriter):
@@ -63,12 +78,11 @@ class HoldfastWriter(DataStreamWriter):
         sinks: list[TwoPhaseCommitSink],
         name: str,
         location: str,
-        delivery: str,
-        take_over: bool,
+        settings: Mapping[str, Any],
     ) -> None:
         super().__init__(df)
         self._sinks, self._name, self._location = sinks, name, location
-        self._delivery, self._take_over = delivery, take_over
+        self._settings, self._bounded = settings, False
         super().queryName(name)
         super().option("checkpointLocation", location)
 
@@ -79,38 +93,56 @@ class HoldfastWriter(DataStreamWriter):
         _refuse_speculation(self._df)
         with reserve(self._location, self._sinks) as live:
             log = CheckpointLog(open_storage(log_location(self._location)), self._name)
-            tasks = SparkTasks(self._df.sparkSession.sparkContext)
-            coordinator = Coordinator(log, self._sinks, tasks, delivery=self._delivery, take_over=self._take_over)
+            context = self._df.sparkSession.sparkContext
+            coordinator = Coordinator(log, self._sinks, SparkTasks(context), bounded=self._bounded, **self._settings)
+            pulse = Pulse(log)
+            live.drain_timeout = self._settings["drain_timeout"]
 
             def position() -> EnginePosition:
                 return EnginePosition(*engine_position(self._location))
 
             sources = KafkaProgress(self._df, open_storage(self._location))
             sources.check_start(position().planned)
-            coordinator.start(position, arrow_schema(self._df))
+            _start(coordinator, pulse, position, arrow_schema(self._df))
 
             def advance(last: bool = False) -> None:
                 sources.commit(coordinator.complete_through, self._location, last=last)
 
             running = Query(self._df.sparkSession)
+            jvm: Any = context._jvm
 
             def run(frame: DataFrame, batch_id: int) -> None:
-                advance()
-                coordinator.run(batch_id, SparkBatch(frame, batch_id, running))
+                live.gate(lambda: jvm.java.lang.Thread.sleep(50))
+                live.in_batch = True
+                try:
+                    advance()
+                    coordinator.run(batch_id, SparkBatch(frame, batch_id, running))
+                except HoldfastError as error:
+                    live.failure = live.failure or error
+                    raise
+                live.in_batch = False
 
             try:
                 super().foreachBatch(run)
                 query = super().start(**kwargs)
-            except BaseException:
-                coordinator.close()
+            except BaseException as error:
+                pulse.end(coordinator.deliveries, error)
+                coordinator.close(LAST_CALL)
                 raise
             assert isinstance(query, HoldfastQuery)
             query.live = live
-            live.follow(query, coordinator, advance)
+            live.follow(query, coordinator, pulse, advance)
             return query
 
     def _sq(self, jsq: Any) -> StreamingQuery:
         return HoldfastQuery(jsq)
+
+    def trigger(self, *args: Any, **kwargs: Any) -> DataStreamWriter:
+        """See DataStreamWriter; a run that ends with its input ends only when its sinks have caught up."""
+        if kwargs.get("continuous") is not None or kwargs.get("realTime") is not None:
+            raise ConfigError("trigger: holdfast delivers micro-batches: processingTime, availableNow or once")
+        self._bounded = bool(kwargs.get("availableNow") or kwargs.get("once"))
+        return super().trigger(*args, **kwargs)
 
     def option(self, key: str, value: Any) -> DataStreamWriter:
         """See DataStreamWriter; the checkpoint location is fixed by `write_stream`."""
@@ -135,6 +167,18 @@ class HoldfastWriter(DataStreamWriter):
     def toTable(self, *args: Any, **kwargs: Any) -> StreamingQuery:
         """Not available: rows go to the sinks."""
         raise ConfigError("toTable() does not go with write_stream: rows go to its sinks; call start()")
+
+
+def _start(coordinator: Coordinator, pulse: Pulse, position: Callable[[], EnginePosition], schema: pa.Schema) -> None:
+    """Recover, and leave word of a start that failed: `holdfast status` shows it."""
+    try:
+        coordinator.start(position, schema)
+    except HoldfastError as error:
+        if coordinator.claimed:
+            pulse.end(coordinator.deliveries, error)
+        raise
+    pulse.beat(coordinator.deliveries, now=True)
+    pulse.prune()
 
 
 def _check_sinks(sinks: TwoPhaseCommitSink | Sequence[TwoPhaseCommitSink]) -> list[TwoPhaseCommitSink]:

@@ -6,7 +6,10 @@ import functools
 import gc
 import json
 import pickle
+import re
 import sys
+import threading
+import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -18,13 +21,16 @@ from pyspark.sql import DataFrame
 from holdfast.checkpoint.ports import Run, SubtaskReport
 from holdfast.core.model import CheckpointId, Committable
 from holdfast.core.repair import Replayed
-from holdfast.errors import HoldfastError
+from holdfast.errors import EngineError, HoldfastError
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
+from holdfast.spark.failures import QueryFailedError, interrupted, marked, reason, restored
 from holdfast.spark.partitions import PartitionFunction, Query, each_partition
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+#: What Arrow's and Java's memory say of a batch that does not fit.
+_TOO_LARGE = re.compile(r"OversizedAllocation|OutOfMemory|Memory required for vector|exceeds max|Required buffer size")
 
 
 class SparkBatch:
@@ -54,7 +60,8 @@ class SparkBatch:
                     pass
                 return
             tasks = [make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp, repair) for sink in sinks]
-            report = write_subtask(sinks, tasks, batches)
+            with marked():
+                report = write_subtask(sinks, tasks, batches)
             spare_collector()
             yield json.dumps(asdict(report))
 
@@ -77,7 +84,23 @@ class SparkBatch:
 
     def _each(self, function: PartitionFunction) -> list[str]:
         """Both ways of reading the rows split them alike: what feeds the frame is the plan."""
-        return each_partition(self._frame, self._query.plan(self._frame, self._batch_id), function)
+        plan = self._query.plan(self._frame, self._batch_id)
+        try:
+            with restored():
+                return each_partition(self._frame, plan, function)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            if plan is not None and _TOO_LARGE.search(str(error)):
+                self._query.batches.too_large()
+                why = f"a batch of rows was too large to be made ({reason(error)}): they come in smaller ones now"
+                raise EngineError(why, again=True) from error
+            if interrupted(error):
+                raise
+            raise QueryFailedError(
+                f"Spark could not run the batch: {reason(error)}. Nothing of it was decided; mend the query, or start "
+                "it again if the reason is gone"
+            ) from error
 
     def drain(self) -> None:
         """Run the batch into nothing."""
@@ -107,15 +130,44 @@ def _parse(text: str) -> SubtaskReport:
 
 
 class SparkTasks:
-    """Runs functions on the executors, one task an item."""
+    """Runs functions on the executors, one task an item; each sink's under a job group of its own."""
 
-    def __init__(self, context: SparkContext) -> None:
-        self._context = context
+    #: jobs of sinks that are under way, in all queries of this process
+    _busy = 0
+    _counting = threading.Lock()
+
+    def __init__(self, context: SparkContext, group: str | None = None) -> None:
+        self._context, self._group = context, group
+
+    def of_sink(self, sink: str) -> SparkTasks:
+        """For one sink's delivery."""
+        return SparkTasks(self._context, f"holdfast-{uuid.uuid4().hex}-{sink}")
+
+    def cancel(self) -> None:
+        """End what runs: Spark kills the Python worker of a task that hangs in its endpoint."""
+        if self._group is not None:
+            self._context.cancelJobGroup(self._group)
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """See holdfast.checkpoint.ports.Tasks."""
         if not items:
             return []
+        if self._group is None:
+            return self._map(function, items)
+        with SparkTasks._counting:
+            SparkTasks._busy += 1
+            crowded = SparkTasks._busy >= self._context.defaultParallelism
+        try:
+            # An endpoint that hangs holds a core of a local Spark for as long; the last one is for the stream.
+            if crowded and (self._context.master or "").startswith("local"):
+                return [function(item) for item in items]
+            self._context.setJobGroup(self._group, "holdfast delivers", interruptOnCancel=True)
+            return self._map(function, items)
+        finally:
+            with SparkTasks._counting:
+                SparkTasks._busy -= 1
+
+    def _map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         answers = self._context.parallelize(items, len(items)).map(_Guarded(function)).collect()
         failures = [error for kind, error in answers if kind == "error"]
         if failures:

@@ -20,13 +20,14 @@ import cloudpickle
 import pyarrow as pa
 
 from holdfast.checkpoint.coordinator import Coordinator
-from holdfast.checkpoint.delivery import Retries
 from holdfast.checkpoint.log import CheckpointLog
+from holdfast.checkpoint.loops import Inline
 from holdfast.checkpoint.ports import EnginePosition, Run, SubtaskReport
 from holdfast.checkpoint.storage import LocalStorage
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Committable
 from holdfast.core.repair import Replayed
+from holdfast.core.retry import Retry
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
@@ -161,9 +162,9 @@ class LocalQuery:
     def start(self, sinks: Sequence[TwoPhaseCommitSink]) -> LocalRun:
         """A new driver: it claims, fences and recovers. An older one that was not closed is a crashed or paused one."""
         log = CheckpointLog(self.storage, self.pipeline)
-        retries = Retries(attempts=3, first_wait=0.0)
         clock = Clock()
-        coordinator = Coordinator(log, sinks, PickledTasks(), retries=retries, clock=clock, sleep=clock.skip)
+        retry = Retry(for_="10s", first_wait="1s", longest_wait="5s")
+        coordinator = Coordinator(log, sinks, PickledTasks(), retry=retry, clock=clock, loops=Inline(clock.skip))
         info = coordinator.start(lambda: EnginePosition(self.planned, self.committed), self.schema)
         return LocalRun(self, coordinator, list(sinks), info, clock)
 
@@ -195,7 +196,7 @@ class LocalRun:
 
     def close(self) -> None:
         """The query ends."""
-        self.coordinator.close()
+        self.coordinator.close(0.0)
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def flush(storage: Storage, pipeline: str, lineage: str) -> list[Flushed]:
         sink = FileSink(options["path"], options["format"], compression=options["compression"], name=name)
         sink.open(Run(log.pipeline, log.lineage, log.generation, storage.url, last_decided=log.last_decided))
         sink.initialize_state(saved)
-        keep_up(log, [sink], LoopTasks(), time.time(), last=True)
+        keep_up(log, sink, LoopTasks(), time.time(), last=True)
         done.append(Flushed(name, sink.path, sink.completed["files"], sink.completed["rows"]))
         sink.close()
     return done

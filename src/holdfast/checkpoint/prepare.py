@@ -1,0 +1,126 @@
+"""From rows to a checkpoint that may be decided: run the tasks, check what they prepared, undo it if one failed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.checkpoint.guard import described, guarded
+from holdfast.checkpoint.loops import Loops
+from holdfast.checkpoint.ports import Batch, Run, Sink, SubtaskReport, Tasks
+from holdfast.checkpoint.sinkset import SinkSet
+from holdfast.core.model import CheckpointId, Committable
+from holdfast.core.retry import Retry
+from holdfast.errors import EngineError, HoldfastError, NotPreparedError, SinkError, first_line
+
+logger = logging.getLogger("holdfast")
+#: Prepared work of an endpoint without a timeout is asked for again when the tasks took longer than this, in seconds.
+COULD_BE_GONE = 30.0
+#: How often a batch runs again because an endpoint dropped what its tasks had prepared.
+RERUNS = 2
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What all tasks together have prepared."""
+
+    reports: Sequence[SubtaskReport]
+    committables: Sequence[Committable]
+    state: Mapping[str, Any]
+
+
+class Preparation:
+    """Prepares checkpoints of one run."""
+
+    def __init__(
+        self,
+        sinks: SinkSet,
+        tasks: Tasks,
+        *,
+        retry: Retry,
+        loops: Loops,
+        clock: Callable[[], float],
+        undo: Callable[[CheckpointId, BaseException], None],
+    ) -> None:
+        self._set, self._sinks, self._tasks = sinks, sinks.sinks, tasks
+        self._retry, self._loops, self._clock, self._undo = retry, loops, clock, undo
+
+    def run(self, run: Run, checkpoint_id: CheckpointId, batch: Batch, started: int) -> Prepared:
+        """Run the tasks, again while an endpoint is away (until `retry` is over) or drops what they prepared."""
+        began, failures = self._clock(), 0
+        while True:
+            try:
+                return self._once(run, checkpoint_id, batch, started)
+            except BaseException as error:
+                self._undo(checkpoint_id, error)
+                failures += 1
+                if not self._worth_it(error, failures, self._clock() - began):
+                    raise
+                logger.warning(
+                    "checkpoint %d is not decided, its tasks run again: %s", checkpoint_id, first_line(error)
+                )
+                self._loops.sleep(self._retry.wait(failures))
+
+    def _once(self, run: Run, checkpoint_id: CheckpointId, batch: Batch, started: int) -> Prepared:
+        began = self._clock()
+        reports = batch.write(run, self._sinks, checkpoint_id, started)
+        committables = [c for report in reports for c in report.committables]
+        for sink in self._sinks:
+            mine = [c.data for c in committables if c.sink == sink.name]
+            if mine:
+                with guarded(sink, "validate"):
+                    sink.validate(checkpoint_id, mine, self._tasks)
+        state = self._set.snapshot(checkpoint_id)
+        self._ask_again(checkpoint_id, committables, self._clock() - began)
+        return Prepared(reports, committables, state)
+
+    def _worth_it(self, error: BaseException, failures: int, tried: float) -> bool:
+        if isinstance(error, NotPreparedError):
+            return failures <= RERUNS
+        return isinstance(error, (SinkError, EngineError)) and error.again and tried < self._retry.seconds
+
+    def _ask_again(self, checkpoint_id: CheckpointId, committables: Sequence[Committable], elapsed: float) -> None:
+        """Rule 14: what an endpoint has dropped by now costs a second run; after the decision it costs a repair."""
+        for sink in self._sinks:
+            timeout = sink.transaction_timeout
+            if elapsed < (COULD_BE_GONE if timeout is None else 0.8 * timeout):
+                continue
+            mine = [c.data for c in committables if c.sink == sink.name]
+            with guarded(sink, "looking for prepared work"):
+                held = list(sink.still_prepared(mine)) if mine else mine
+            gone = [data for data in mine if data not in held]
+            if gone:
+                raise NotPreparedError(
+                    f"{described(sink)} dropped {len(gone)} of {len(mine)} prepared pieces of checkpoint "
+                    f"{checkpoint_id} before it was decided, {elapsed:.0f} s after its tasks began. Nothing is lost, "
+                    "the batch runs again. If it happens often, raise the endpoint's timeout or make batches smaller"
+                )
+
+
+def undone(steps: Sequence[Callable[[], Any]], error: BaseException) -> None:
+    """Do all of it; what fails is attached to the error that is on its way up, and must not hide it."""
+    for step in steps:
+        try:
+            step()
+        except Exception as problem:  # noqa: BLE001  attached to the error that is on its way up
+            error.add_note(f"while cleaning up after it: {type(problem).__name__}: {problem}")
+
+
+def again(
+    what: str, do: Callable[[], Any], sink: Sink, *, retry: Retry, loops: Loops, clock: Callable[[], float]
+) -> None:
+    """Do it, again and again while the endpoint is away; give up when `retry` is over, at once if it cannot help."""
+    began, failures = clock(), 0
+    while True:
+        try:
+            with guarded(sink, what):
+                do()
+            return
+        except HoldfastError as error:
+            failures += 1
+            if error.action != "restart" or not getattr(error, "again", True) or clock() - began >= retry.seconds:
+                raise
+            logger.warning("%s of sink %s failed, trying again: %s", what, sink.name, first_line(error))
+            loops.sleep(retry.wait(failures))

@@ -1,0 +1,81 @@
+"""What the history is told of each checkpoint: by the batch, and by whichever loop commits last."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from holdfast.checkpoint.history import History
+from holdfast.checkpoint.log import CheckpointLog
+from holdfast.checkpoint.phases import Phases, summary
+from holdfast.checkpoint.ports import SubtaskReport
+from holdfast.checkpoint.repair import Repaired
+from holdfast.core.model import CheckpointId, Decided
+from holdfast.core.recovery import plan_recovery
+from holdfast.core.states import Event, State, advance
+from holdfast.errors import first_line
+
+#: checkpoint -> {sink: outcome}
+Outcomes = Callable[[CheckpointId], Mapping[str, Any]]
+
+
+class Story:
+    """The checkpoints of one run, as the history has them."""
+
+    def __init__(self, log: CheckpointLog, outcomes: Outcomes) -> None:
+        self._log, self._outcomes = log, outcomes
+        self._history = History(log.storage, log.generation)
+        self._lock = threading.Lock()
+        #: checkpoints of which the history says that a sink lags
+        self._lagging = self._pending()
+        #: what earlier runs decided and did not finish
+        self.inherited = frozenset(self._lagging)
+
+    def _pending(self) -> set[CheckpointId]:
+        return {action.checkpoint_id for action in plan_recovery(self._log.facts)}
+
+    def failed(self, checkpoint_id: CheckpointId, state: State, started: int, error: BaseException) -> None:
+        """It was not decided."""
+        text = f"{type(error).__name__}: {first_line(error)}"
+        self._history.add(checkpoint_id, {"status": state, "started": started, "error": text})
+
+    def repaired(self, checkpoint_id: CheckpointId, done: Sequence[Repaired]) -> None:
+        """Lost rows were produced again."""
+        entry = {"repaired": {r.sink: {"rows": r.rows, "subtasks": r.subtasks} for r in done}}
+        self._history.add(checkpoint_id, {"status": advance(State.DECIDED, Event.REPAIR), **entry})
+
+    def replayed(self, checkpoint_id: CheckpointId, started: int) -> None:
+        """Spark ran a decided batch again."""
+        with self._lock:
+            state = self._settle(checkpoint_id, advance(State.DECIDED, Event.RESTART))
+            self._history.add(checkpoint_id, {"status": state, "restored": True, "started": started})
+
+    def decided(
+        self,
+        checkpoint_id: CheckpointId,
+        state: State,
+        clock: Phases,
+        reports: Sequence[SubtaskReport],
+        decided: Decided,
+    ) -> None:
+        """The batch is done with it; a sink may still be committing it."""
+        with self._lock:
+            state = self._settle(checkpoint_id, state)
+            told = summary(reports, decided, self._outcomes(checkpoint_id))
+            self._history.add(checkpoint_id, {"status": state, **clock.told(), **told})
+
+    def committed(self, checkpoint_id: CheckpointId) -> None:
+        """A loop has committed it: if it was the last one, and the history says that the checkpoint lags, say so."""
+        with self._lock:
+            if checkpoint_id in self._lagging and checkpoint_id not in self._pending():
+                self._lagging.discard(checkpoint_id)
+                sinks = {sink: {"outcome": outcome} for sink, outcome in self._outcomes(checkpoint_id).items()}
+                entry = {"restored": checkpoint_id in self.inherited, "sinks": sinks}
+                self._history.add(checkpoint_id, {"status": advance(State.LAGGING, Event.COMMIT), **entry})
+
+    def _settle(self, checkpoint_id: CheckpointId, state: State) -> State:
+        lags = checkpoint_id in self._pending()
+        if lags:
+            self._lagging.add(checkpoint_id)
+        return advance(state, Event.LAG if lags else Event.COMMIT)

@@ -1,0 +1,84 @@
+"""Errors on their way through Spark, which keeps of a Python error no more than its text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import StreamingQueryException
+
+from holdfast import errors
+from holdfast.errors import EngineError, HoldfastError, SinkError
+
+#: A line of a traceback, put there as a note, that tells the driver which error it was.
+_MARK = "holdfast-error:"
+_LINE = re.compile(rf"{_MARK}(\{{.*\}})")
+#: The last line of a Python traceback inside Spark's text: the exception itself.
+_EXCEPTION = re.compile(r"^((?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt|Exit)\b.*)$", re.M)
+
+
+class QueryFailedError(EngineError, StreamingQueryException):
+    """The query failed for a reason that is not holdfast's: Spark's own, or that of code in the query."""
+
+    def __init__(self, message: str) -> None:
+        EngineError.__init__(self, message)
+        self._message = message
+
+    def __str__(self) -> str:
+        """The reason, without Spark's stack traces, which are in the cause."""
+        return self._message
+
+
+@contextmanager
+def marked() -> Iterator[None]:
+    """In a task: leave word for the driver of which error this is."""
+    try:
+        yield
+    except HoldfastError as error:
+        known = next(c.__name__ for c in type(error).__mro__ if getattr(errors, c.__name__, None) is c)
+        told = {"error": known, "message": str(error), "again": getattr(error, "again", True)}
+        error.add_note(_MARK + json.dumps(told))
+        raise
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """On the driver: raise what was raised in the task, with Spark's error as its cause."""
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except Exception as error:
+        found = from_text(str(error))
+        if found is None:
+            raise
+        raise found from error
+
+
+def interrupted(error: BaseException) -> bool:
+    """Whether this is Spark stopping the query: it must see its own error again, or it takes the stop for a failure."""
+    return "InterruptedException" in str(error) or "ClosedByInterrupt" in str(error)
+
+
+def from_text(text: str) -> HoldfastError | None:
+    """The error that a task left word of, if this is Spark's text about it."""
+    matches = _LINE.findall(text)
+    if not matches:
+        return None
+    try:
+        told = json.loads(matches[-1])
+        kind = getattr(errors, told["error"])
+        if issubclass(kind, SinkError):
+            return SinkError(told["message"], again=bool(told["again"]))
+        made = kind(told["message"])
+        return made if isinstance(made, HoldfastError) else None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None  # Spark cut the line: its own text must do
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong, in a line: Spark's texts begin with a sentence that says nothing."""
+    found = _EXCEPTION.findall(str(error))
+    return found[-1] if found else errors.first_line(error)

@@ -1,0 +1,93 @@
+"""Spark's StreamingQuery as `write_stream(...).start()` gives it: it fails with our error, and stops politely."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from holdfast.errors import HoldfastError
+from holdfast.spark.failures import QueryFailedError, from_text, reason
+from holdfast.spark.live import Live
+
+logger = logging.getLogger("holdfast")
+#: seconds a stop waits for the checkpoint under way, and how long it takes at most in all
+CURRENT, AT_MOST = 10.0, 30.0
+#: ... of which so many are for the last words of loops and sinks
+_LAST_WORDS = 12.0
+
+
+class HoldfastQuery(StreamingQuery):
+    """Spark's StreamingQuery; what it raises is a HoldfastError, with Spark's own as its cause."""
+
+    live: Live | None = None
+
+    def exception(self) -> StreamingQueryException | None:
+        """See StreamingQuery; its cause is the HoldfastError."""
+        found = super().exception()
+        failure = None if self.live is None else self.live.failure
+        if failure is None or isinstance(failure, StreamingQueryException):
+            return failure or found
+        told = StreamingQueryException(f"{type(failure).__name__}: {failure}")
+        told.__cause__ = failure
+        return told
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:
+        """See StreamingQuery; raises the HoldfastError that ended the query."""
+        try:
+            ended = super().awaitTermination(timeout)
+        except StreamingQueryException as error:
+            self._finish()
+            raise self._failure(error) from error
+        if ended is not False:
+            self._finish()
+            if self.live is not None and self.live.failure is not None:
+                raise self.live.failure
+        return ended
+
+    def processAllAvailable(self) -> None:
+        """See StreamingQuery; also waits until sinks that may not lag have committed it."""
+        try:
+            super().processAllAvailable()
+        except StreamingQueryException as error:
+            raise self._failure(error) from error
+        live = self.live
+        if live is not None and live.coordinator is not None:
+            live.coordinator.drain(live.drain_timeout, only_prompt=True)
+
+    def stop(self, now: bool = False, timeout: float = AT_MOST) -> None:
+        """Stop after the checkpoint under way, and let sinks that lag catch up; in `timeout` seconds at most.
+
+        UndeliveredError when they do not: the next start delivers the rest first. `now` waits for nothing.
+        """
+        began, live = time.monotonic(), self.live
+        if live is None or not self.isActive:
+            super().stop()
+            self._finish()
+            return
+        live.stopping = True
+        if not now:
+            self._wait_for_checkpoint(live, began + min(CURRENT, timeout))
+        super().stop()
+        spent = time.monotonic() - began
+        live.finish(0.0 if now else max(0.0, min(live.drain_timeout, timeout - spent - _LAST_WORDS)))
+        if live.failure is not None and not now:
+            raise live.failure
+
+    def _wait_for_checkpoint(self, live: Live, deadline: float) -> None:
+        while time.monotonic() < deadline and self.isActive and not live.at_gate:
+            if not live.in_batch and not self.status["isTriggerActive"]:
+                return
+            time.sleep(0.02)
+
+    def _finish(self) -> None:
+        if self.live is not None:
+            self.live.finish(self.live.drain_timeout)
+
+    def _failure(self, error: StreamingQueryException) -> HoldfastError:
+        """Ours if it is ours, else one that is both: what code expects of Spark, and what it may expect of us."""
+        known = self.live.failure if self.live is not None else None
+        known = known or from_text(str(error))
+        return known or QueryFailedError(f"the query failed: {reason(error)}")
