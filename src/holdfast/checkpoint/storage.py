@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from holdfast.core import faults
 from holdfast.errors import ConfigError, StorageError, UnsafeStorageError
 
 _TEMPORARY = ".tmp-"
@@ -160,11 +161,13 @@ class LocalStorage:
 
     def create(self, name: str, data: bytes) -> bool:
         """See Storage."""
-        return write_durably(self._path(name), data, exclusive=True)
+        with faults.point("log.write"):
+            return write_durably(self._path(name), data, exclusive=True)
 
     def replace(self, name: str, data: bytes) -> None:
         """See Storage."""
-        write_durably(self._path(name), data, exclusive=False)
+        with faults.point("log.write"):
+            write_durably(self._path(name), data, exclusive=False)
 
     def read(self, name: str) -> bytes:
         """See Storage."""
@@ -218,7 +221,8 @@ class LocalStorage:
     @contextmanager
     def writer(self, name: str) -> Iterator[BinaryIO]:
         """See Storage."""
-        path = self._path(name)
+        with faults.point("log.write"):
+            path = self._path(name)
         with _open_new(path) as file:
             try:
                 yield file
