@@ -21,6 +21,8 @@ from holdfast.testing.audit import AuditReport, audit
 ROOT = Path(__file__).parents[2]
 FILES, ROWS = 3, 200
 WORDS = ("oak", "elm", "ash", "fir")
+#: kind of sink -> where its rows are: the endpoint of a write-ahead sink, tables of SQLite
+TABLES = {"sqlite": ("orders", "copy"), "write-ahead": ("endpoint",), "beside": ("endpoint", "orders")}
 #: id, word, and the time in seconds since the epoch
 Row = tuple[int, str, float]
 
@@ -140,7 +142,11 @@ class Work:
 
     def log(self, run: int | None = None) -> str:
         """The tail of a run's output."""
-        return (self.folder / f"run-{run or self.runs}.log").read_text(errors="replace")[-6000:]
+        return self.printed(run)[-6000:]
+
+    def printed(self, run: int | None = None) -> str:
+        """All that a run printed, the last one by default."""
+        return (self.folder / f"run-{run or self.runs}.log").read_text(errors="replace")
 
     # -- what is at the endpoints -----------------------------------------------------------------------------------
 
@@ -150,7 +156,7 @@ class Work:
 
     def received(self, table: str = "orders") -> list[Row]:
         """The rows at the endpoint with all their columns, as a plain reader sees them."""
-        if self.sink == "write-ahead":
+        if table == "endpoint":
             files = (self.folder / "endpoint").glob("*.txt")
             rows: Iterable[Any] = [json.loads(line) for file in files for line in file.read_text().splitlines()]
         else:
@@ -174,8 +180,7 @@ class Work:
 
     def audits(self) -> list[AuditReport]:
         """One report for each endpoint."""
-        tables = ["orders", "copy"] if self.sink == "sqlite" else ["orders"]
-        return [audit(map(input_row, self.sent()), self.received(table)) for table in tables]
+        return [audit(map(input_row, self.sent()), self.received(table)) for table in TABLES[self.sink]]
 
     def assert_clean(self, *, resent: int = 0) -> None:
         """Every row once with all its columns, nothing pending, nothing left behind, nothing sent twice.

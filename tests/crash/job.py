@@ -47,7 +47,8 @@ def make_sinks(kind: str, work: str) -> list[hf.TwoPhaseCommitSink]:
     if kind == "sqlite":
         return [hf.SqliteSink(f"{work}/out.db", "orders"), hf.SqliteSink(f"{work}/out.db", "copy")]
     Path(work, "endpoint").mkdir(exist_ok=True)
-    return [FolderEndpoint(f"{work}/endpoint")]
+    endpoint = FolderEndpoint(f"{work}/endpoint")
+    return [endpoint] if kind == "write-ahead" else [endpoint, hf.SqliteSink(f"{work}/out.db", "orders")]
 
 
 def main() -> None:
