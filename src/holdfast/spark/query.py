@@ -70,9 +70,11 @@ class HoldfastQuery(StreamingQuery):
         live.stopping = True
         if not now:
             self._wait_for_checkpoint(live, began + min(CURRENT, timeout))
+        # Whoever notices first that the query has ended finishes it: the timer and awaitTermination keep to this too.
+        left = began + timeout - _LAST_WORDS - time.monotonic()
+        live.drain_timeout = 0.0 if now else max(0.0, min(live.drain_timeout, left))
         super().stop()
-        spent = time.monotonic() - began
-        live.finish(0.0 if now else max(0.0, min(live.drain_timeout, timeout - spent - _LAST_WORDS)))
+        live.finish(max(0.0, min(live.drain_timeout, began + timeout - _LAST_WORDS - time.monotonic())))
         if live.failure is not None and not now:
             raise live.failure
 
