@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -240,7 +239,7 @@ def _full_at(number: int, mode: str, folder: Path, monkeypatch: pytest.MonkeyPat
     except StorageError as error:
         assert "log.write" in str(error)
     engine.coordinator.close(0.0)
-    fired = "log.write" in os.listdir(folder)
+    fired = (folder / "log.write").exists()
     monkeypatch.delenv(faults.VARIABLE)
     engine.restart(*sinks())
     for checkpoint, rows in enumerate(([1, 2], [3])):
