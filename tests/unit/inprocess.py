@@ -98,6 +98,9 @@ class Engine:
     def _sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
         self.now += seconds
+        clock = self.options.get("clock")
+        if hasattr(clock, "now"):  # a test's own clock: time passes there too, else a retry would never end
+            clock.now += seconds
 
     def tick(self, seconds: float = 60.0) -> None:
         """The timer, so much later."""

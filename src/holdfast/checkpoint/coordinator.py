@@ -408,7 +408,8 @@ class Coordinator:
                 self._log.ensure_not_fenced()
                 self._sweep(sink)
             if isinstance(sink, Upkeep) and not owed(self._log.facts, sink.name):
-                keep_up(self._log, sink, self._tasks, self._clock())
+                own = next((d.tasks for d in self.deliveries if d.sink is sink), self._tasks)
+                keep_up(self._log, sink, own, self._clock())
         finally:
             self._idle.release()
         return CHORES_EVERY
