@@ -170,6 +170,8 @@ def test_the_whole_cycle_runs_on_s3(bucket: str, tmp_path: Path, endpoint: Endpo
     replay = engine.run(1, [4], [], [5, 6])
     assert (replay.writes, replay.drained) == (0, 1)
     engine.run(2, [7])
+    for _ in range(4):
+        engine.tick()
     with pytest.raises(FencedError):
         first.run(3, replay)
     sent = range(1, 8)
