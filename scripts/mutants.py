@@ -76,8 +76,8 @@ MUTANTS = (
     Mutant(
         "the fsync of a record",
         "checkpoint/storage.py",
-        "            file.flush()\n            os.fsync(file.fileno())\n        if exclusive:",
-        "            file.flush()\n        if exclusive:",
+        "        file.flush()\n        os.fsync(file.fileno())\n    if exclusive:",
+        "        file.flush()\n    if exclusive:",
         ("tests/unit/test_storage.py",),
     ),
     Mutant(

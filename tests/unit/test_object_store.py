@@ -21,7 +21,7 @@ from holdfast.checkpoint.object_store import ObjectStorage
 from holdfast.checkpoint.storage import open_storage
 from holdfast.committers.sql import SqlCheckpointCommitter
 from holdfast.connectors.sqlite import SqliteSink
-from holdfast.errors import ConfigError, FencedError, MissingExtraError, RecordError, UnsafeStorageError
+from holdfast.errors import ConfigError, FencedError, MissingExtraError, RecordError, StorageError, UnsafeStorageError
 from holdfast.testing.audit import audit
 from tests.unit.inprocess import Endpoint, Engine, SendingSink
 
@@ -263,7 +263,7 @@ def test_a_conflict_with_another_writer_is_asked_again(bucket: str, monkeypatch:
     store._fs.times = 2
     assert not store.create("a", b"2")
     store._fs.times = 3
-    with pytest.raises(OSError, match="ConditionalRequestConflict"):
+    with pytest.raises(StorageError, match=rf"s3://{bucket}/ck/b cannot be written.*ConditionalRequestConflict"):
         store.create("b", b"3")
 
 
