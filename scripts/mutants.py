@@ -61,7 +61,7 @@ MUTANTS = (
     ),
     Mutant(
         "the ledger: the mark is not written",
-        "connectors/sqlite.py",
+        "connectors/sqlite_table.py",
         "        connection.execute(_ADD_TO_LEDGER, row)\n",
         "",
         (f"{CRASH}[05-sqlite-lost]",),

@@ -38,10 +38,9 @@ def test_a_full_disk_is_named_and_a_restart_with_room_goes_on(tmp_path: Path, sm
     engine = Engine(small_disk / "ck" / "holdfast", sink)
     engine.run(0, [1, 2])
     ballast = small_disk / "ballast"
-    with ballast.open("wb") as file, pytest.raises(OSError, match="No space left"):
+    with ballast.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
         while True:
             file.write(b"x" * 1024)
-            file.flush()
     with pytest.raises(StorageError, match=r"small/ck/.* cannot be .*No space left on device.*The disk is full"):
         engine.run(1, [3], [4])
     with pytest.raises(HoldfastError, match="No space left on device"):

@@ -105,7 +105,7 @@ def test_decimal_keys_are_equal_by_value(rig: Rig) -> None:
     assert rig.execute("SELECT * FROM rows") == [("1.10", 2)]
 
 
-@pytest.mark.parametrize(("kind", "value"), [(pa.string(), None), (pa.float64(), None), (pa.float64(), float("nan"))])
+@pytest.mark.parametrize(("kind", "value"), [(pa.string(), None), (pa.float64(), None)])
 def test_i1_a_row_without_a_key_is_refused(rig: Rig, kind: pa.DataType, value: Any) -> None:
     schema = pa.schema([("k", kind), ("v", pa.int64())])
     engine = upsert(rig, schema)
