@@ -16,6 +16,8 @@ from holdfast.checkpoint.trouble import told
 from holdfast.errors import ConfigError, MissingExtraError, UnsafeStorageError
 
 _EXTRAS = {"s3": "s3"}
+#: bytes of an object's name, without the bucket: S3's limit, and Google's and Azure's
+_LONGEST_KEY = 1024
 _CONFLICT_WAITS = (0.1, 0.2, 0.4, 0.8)
 
 
@@ -52,6 +54,7 @@ class ObjectStorage:
             raise ConfigError(f"checkpoint location {location!r}: {error}") from error
         self._root = rest.rstrip("/")
         self.url = f"{scheme}://{self._root}"
+        self.longest = _LONGEST_KEY - len(f"{self._root.partition('/')[2]}/".lstrip("/").encode())
 
     def _path(self, name: str) -> str:
         check_below(self.url, name)

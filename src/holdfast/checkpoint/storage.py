@@ -20,6 +20,8 @@ from holdfast.checkpoint.trouble import LocalFile, told
 from holdfast.errors import ConfigError, StorageError, UnsafeStorageError
 
 _TEMPORARY = ".tmp-"
+#: bytes of a path on Linux, with the NUL at its end
+_PATH_MAX = 4096
 #: seconds after which a temporary file has no writer any more
 _ABANDONED = 3600.0
 
@@ -28,6 +30,8 @@ class Storage(Protocol):
     """What the log needs of a store."""
 
     url: str
+    #: how many bytes a name may have
+    longest: int
 
     def create(self, name: str, data: bytes) -> bool:
         """Write it, durably, unless it exists; False when it does."""
@@ -165,6 +169,7 @@ class LocalStorage:
     def __init__(self, root: str) -> None:
         self.root = Path(root).absolute()
         self.url = str(self.root)
+        self.longest = _PATH_MAX - len(os.fsencode(self.root)) - 2
 
     def _path(self, name: str) -> Path:
         check_below(self.root, name)
