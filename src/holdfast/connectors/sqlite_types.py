@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import json
 import math
 import sqlite3
@@ -141,6 +142,9 @@ def _dumps(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
+    """What JSON has no type for; a length of time is a number of microseconds, as in a column of its own."""
+    if isinstance(value, datetime.timedelta):
+        return value // datetime.timedelta(microseconds=1)
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
