@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -309,12 +310,10 @@ def test_a_file_that_vanished_is_not_made_anew_by_a_commit(rig: Rig) -> None:
 
 
 READONLY = """
-import sys
-from holdfast.checkpoint.ports import LoopTasks
+import os, sys
+from pathlib import Path
 from holdfast.errors import SinkError
 from tests.unit.test_sqlite_after_decision import Rig, opened, run_info
-from pathlib import Path
-import os
 os.setgid(65534); os.setuid(65534)
 try:
     opened(Rig(Path(sys.argv[1])), run_info(Rig(Path(sys.argv[1]))))
@@ -324,14 +323,15 @@ except SinkError as error:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root becomes somebody else here")
-def test_a_read_only_file_says_whose_permissions_to_change(rig: Rig) -> None:
-    opened(rig, run_info(rig))
-    for path in (rig.folder, *rig.folder.parents):
-        if str(path).startswith("/tmp/"):
-            path.chmod(0o755)
-    done = subprocess.run(
-        [sys.executable, "-c", READONLY, str(rig.folder)], capture_output=True, text=True, cwd=Path(__file__).parents[2]
-    )
+def test_a_read_only_file_says_whose_permissions_to_change() -> None:
+    # Not below pytest's own folder, which every session closes to others again.
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        rig = Rig(Path(folder))
+        opened(rig, run_info(rig))
+        done = subprocess.run(
+            [sys.executable, "-c", READONLY, folder], capture_output=True, text=True, cwd=Path(__file__).parents[2]
+        )
     assert "out.db: attempt to write a readonly database. It is read-only: change its permissions" in done.stdout, done
 
 

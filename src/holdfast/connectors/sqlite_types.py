@@ -90,7 +90,8 @@ def _column(sink: str, name: str, column: pa.Array) -> pa.Array:
         check_years(sink, name, column, "SQLite's dates end there; filter such rows out, or cast the column")
     if _types.is_timestamp(kind) and kind.tz is not None:
         # One instant, one text: in the session's time zone neither equality nor order would hold over its changes.
-        return column.cast(pa.timestamp(kind.unit, "UTC")).cast(pa.string())
+        # Without a zone Arrow formats it many times faster.
+        return pc.binary_join_element_wise(column.view(pa.timestamp(kind.unit)).cast(pa.string()), "Z", "")
     if _types.is_integer(kind) or _types.is_boolean(kind) or _types.is_duration(kind):
         return _whole(sink, name, column)
     if _types.is_floating(kind):
