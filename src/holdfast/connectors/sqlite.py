@@ -15,7 +15,7 @@ from holdfast.checkpoint.storage import make_folder
 from holdfast.connectors.sqlite_errors import sqlite_error, told
 from holdfast.connectors.sqlite_table import CREATE_LEDGER, Ledger, Table
 from holdfast.connectors.sqlite_trial import Trial, trial_of
-from holdfast.connectors.sqlite_types import check_types, encode, has_order, to_rows
+from holdfast.connectors.sqlite_types import Keys, check_types, encode, has_order, to_rows
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
 from holdfast.errors import ConfigError, RowError
@@ -157,7 +157,7 @@ class SqliteSink(StagedSink):
     def validate(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks) -> None:
         """Without an order column, two rows of one key have no last one: refuse them before the decision (I1)."""
         if self.table.key and self.table.order_by is None:
-            find = FindDuplicates(self.run.location, self.table.key)
+            find = FindDuplicates(self.run.location, self.table.key, Keys(self.table.key))
             for duplicate in tasks.map(find, [list(committables)]):
                 if duplicate is not None:
                     raise RowError(

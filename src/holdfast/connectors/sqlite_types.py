@@ -7,6 +7,7 @@ import datetime
 import json
 import math
 import sqlite3
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -66,6 +67,19 @@ def encode(sink: str, batch: pa.RecordBatch) -> pa.RecordBatch:
     if encoded.nbytes > _SMALL:
         _check_lengths(sink, encoded)
     return encoded
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The key columns of sealed rows as SQLite compares them: to it, 0.0 and -0.0 are one."""
+
+    key: tuple[str, ...]
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch of the key columns, under their names."""
+        columns = [batch.column(name) for name in self.key]
+        same = [pc.add(c, 0.0) if _types.is_floating(c.type) else c for c in columns]
+        return pa.RecordBatch.from_arrays(same, list(self.key))
 
 
 def to_rows(batch: pa.RecordBatch) -> Any:
