@@ -219,6 +219,14 @@ def test_any_table_and_column_name_is_only_a_name(rig: Rig, table: str) -> None:
     assert rig.execute("SELECT count(*) FROM rows") == [(0,)]
 
 
+def test_any_path_is_only_a_path(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.path = tmp_path / "a?b#c%20 'd'&mode=ro.db"
+    rig.engine().run(0, [1])
+    assert [path.name for path in tmp_path.glob("a*.db")] == [rig.path.name]
+    assert rig.execute("SELECT id FROM rows") == [(1,)]
+
+
 def test_values_of_every_type_keep_their_meaning(rig: Rig) -> None:
     utc = datetime.UTC
     instant = datetime.datetime(2024, 7, 1, 12, 0, 0, 5, tzinfo=utc)
