@@ -61,10 +61,19 @@ class StagedSink(TwoPhaseCommitSink):
         """See TwoPhaseCommitSink."""
         txn.discard()
 
+    def still_prepared(self, committables: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Those whose file is in the log, whole (rule 14)."""
+        storage = open_storage(self.run.location)
+        return [c for c in committables if wal.is_there(storage, c)]
+
+    def rows_of(self, committables: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch] | None:
+        """See TwoPhaseCommitSink; rows as they were sealed, of the files that are there."""
+        return wal.read_what_is_left(self.run.location, committables)
+
     def recover(
         self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
     ) -> None:
-        """See TwoPhaseCommitSink."""
+        """See TwoPhaseCommitSink; the log is this location's own, so a take-over finds nothing of others here."""
         wal.sweep(open_storage(self.run.location), self.name, generation, decided)
 
     def forget_when_complete(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]]) -> None:
@@ -139,7 +148,8 @@ class WriteAheadSink(StagedSink):
         handles = sorted(committables, key=lambda c: pending(checkpoint_id, c))
         groups = [handles] if self.ordered else [[handle] for handle in handles]
         deliver = _Deliver(self, self.run, checkpoint_id)
-        answers = [answer for group in tasks.map(deliver, groups) for answer in group]
+        with wal.naming_lost(self.run.location, handles):
+            answers = [answer for group in tasks.map(deliver, groups) for answer in group]
         if len(answers) < len(handles) or not all(answer.done for answer in answers):
             return Outcome.RETRY
         self.forget_when_complete(checkpoint_id, committables)
