@@ -61,6 +61,11 @@ class CassandraCheckpointCommitter(CheckpointCommitter):
         """Configuration only."""
         return {**self.__dict__, "_lease": None}
 
+    @property
+    def address(self) -> str:
+        """See CheckpointCommitter."""
+        return f"{self._settings.hosts}, {self.keyspace}.{self.table}"
+
     def create_resource(self) -> None:
         """Create keyspace and table; existing ones are used as they are."""
         self._pipeline()
