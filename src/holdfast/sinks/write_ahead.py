@@ -143,11 +143,11 @@ class WriteAheadSink(StagedSink):
             self.committer.close()
 
     def groups(self, handles: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Mapping[str, Any]]]:
-        """The handles of a checkpoint, in order, as they are dealt out to tasks: what is in one group keeps its order."""
+        """The handles of a checkpoint as they are dealt out to tasks; those of one group are delivered in order."""
         return [handles] if self.ordered else [[handle] for handle in handles]
 
     def sending(self, handles: Sequence[Mapping[str, Any]], checkpoint_id: CheckpointId) -> Send:
-        """What sends the rows of one of these handles, a task's group; for a sink whose handles say how to send them."""
+        """What sends the rows of one handle of a task's group; for sinks whose handles say how to send them."""
         return lambda handle, values: self.send_values(values, checkpoint_id, handle["timestamp"])
 
     def commit(
@@ -213,7 +213,7 @@ class _Deliver:
             try:
                 committer.commit_checkpoint(subtask, self.checkpoint_id)
                 return
-            except Exception as error:  # whatever a committer raises; told below
+            except Exception as error:  # noqa: BLE001  whatever a committer raises is told below
                 failure = error
             if wait is None or time.monotonic() - began > MARK_LONGEST:
                 break
