@@ -169,7 +169,7 @@ def test_a_table_of_somebody_else_is_left_alone(cassandra: CassandraServer, make
 
 def test_a_wrong_password_is_told_without_it(make: Make) -> None:
     with pytest.raises(
-        ConfigError, match="^the marks of sink 'target': Cassandra at 127.*does not let user 'cas"
+        ConfigError, match=r"^the marks of sink 'target': Cassandra at .*does not let user 'cas"
     ) as info:
         make(password="hunter2")
     with pytest.raises(ConfigError, match="lets nobody in without a password: give username and password"):
@@ -238,9 +238,7 @@ def test_d10_a_mark_that_cassandra_refuses_stops_the_query_after_one_send(
     cassandra.execute(f"GRANT SELECT ON KEYSPACE {keyspace} TO {user}")
     endpoint = Endpoint()
     engine = Engine(tmp_path / "log", SendingSink(endpoint, make(username=user, password="secret-word"), "target"))
-    with pytest.raises(
-        MarkError, match="checkpoint 0, subtask 0 was sent.*has no MODIFY permission.*once more"
-    ) as info:
+    with pytest.raises(MarkError, match=r"checkpoint 0, subtask 0 was sent.*no MODIFY permission.*once more") as info:
         engine.run(0, [1])
     assert "secret-word" not in str(info.value)
     assert endpoint.called("send") == [(0,)]
