@@ -142,11 +142,11 @@ class WriteAheadSink(StagedSink):
         finally:
             self.committer.close()
 
-    def groups(self, handles: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Mapping[str, Any]]]:
+    def _groups(self, handles: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Mapping[str, Any]]]:
         """The handles of a checkpoint as they are dealt out to tasks; those of one group are delivered in order."""
         return [handles] if self.ordered else [[handle] for handle in handles]
 
-    def sending(self, handles: Sequence[Mapping[str, Any]], checkpoint_id: CheckpointId) -> Send:
+    def _sending(self, handles: Sequence[Mapping[str, Any]], checkpoint_id: CheckpointId) -> Send:
         """What sends the rows of one handle of a task's group; for sinks whose handles say how to send them."""
         return lambda handle, values: self.send_values(values, checkpoint_id, handle["timestamp"])
 
@@ -156,7 +156,7 @@ class WriteAheadSink(StagedSink):
         """Deliver the sealed rows of all subtasks, then forget them; RETRY when the endpoint did not take them."""
         handles = sorted(committables, key=lambda c: pending(checkpoint_id, c))
         deliver = _Deliver(self, self.run, checkpoint_id)
-        answers = [answer for group in tasks.map(deliver, self.groups(handles)) for answer in group]
+        answers = [answer for group in tasks.map(deliver, self._groups(handles)) for answer in group]
         if len(answers) < len(handles) or not all(answer.done for answer in answers):
             return Outcome.RETRY
         self.forget_when_complete(checkpoint_id, committables)
@@ -182,7 +182,7 @@ class _Deliver:
         committer.open()
         try:
             answers: list[Outcome] = []
-            send = self.sink.sending(handles, self.checkpoint_id)
+            send = self.sink._sending(handles, self.checkpoint_id)
             for handle in handles:
                 answers.append(self._deliver(committer, handle, send))
                 if not answers[-1].done:

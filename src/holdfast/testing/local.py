@@ -199,15 +199,16 @@ class LocalRun:
 
 
 @contextmanager
-def armed(text: str) -> Iterator[None]:
-    """Arm fault points in this process, `point=mode[@n]`, for the length of a block."""
-    faults.parse(text)
+def armed(text: str) -> Iterator[dict[str, bool]]:
+    """Arm fault points in this process, `point=mode[@n]`, for the length of a block; then the dict says which fired."""
+    points, fired = faults.parse(text), dict[str, bool]()
     before = {name: os.environ.pop(name, None) for name in (faults.VARIABLE, faults.ONCE)}
     faults._hits.clear()
     os.environ[faults.VARIABLE] = text
     try:
-        yield
+        yield fired
     finally:
+        fired.update({point: faults._hits[point] >= count for point, (_, count) in points.items()})
         faults._hits.clear()
         del os.environ[faults.VARIABLE]
         os.environ.update({name: value for name, value in before.items() if value is not None})

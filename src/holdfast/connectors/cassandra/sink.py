@@ -128,7 +128,7 @@ class CassandraSink(WriteAheadSink):
                     "query"
                 )
 
-    def groups(self, handles: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Mapping[str, Any]]]:
+    def _groups(self, handles: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Mapping[str, Any]]]:
         """Keys differ between subtasks, so these need no order; with order_by one task looks at all of them."""
         ordered = any(self._plan(handle).order_by is not None for handle in handles)
         return [handles] if ordered else [[handle] for handle in handles]
@@ -150,7 +150,7 @@ class CassandraSink(WriteAheadSink):
         handle["timestamp"] = max(handle["timestamp"], self._timestamp + 1)
         return {**handle, **self._plan(None).to_json()}
 
-    def sending(self, handles: Sequence[Mapping[str, Any]], checkpoint_id: CheckpointId) -> Send:
+    def _sending(self, handles: Sequence[Mapping[str, Any]], checkpoint_id: CheckpointId) -> Send:
         """See WriteAheadSink; as it was decided, whatever the options are now."""
         last = _LastRows(self.run.location, handles)
 
