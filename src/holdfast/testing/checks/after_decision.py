@@ -26,7 +26,7 @@ def bad_value_is_refused_in_the_task(bench: Bench) -> None:
     for checkpoint_id, bad in enumerate(bench.unacceptable()):
         rows = bench.rows()
         sent += rows
-        what = f"a row that the endpoint cannot take ({bad.slice(0, 1).to_pydict()!r:.100})"
+        what = f"a row that the endpoint cannot take (number {checkpoint_id} of unacceptable)"
         good = bench.partitions(rows, 2)
         before = query.storage.walk("decisions")
         try:
