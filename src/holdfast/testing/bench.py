@@ -106,11 +106,11 @@ class Bench:
             self._folders.pop().cleanup()
 
     @contextmanager
-    def armed(self, text: str) -> Iterator[None]:
-        """Arm fault points for the length of a block, and note which of them fired."""
+    def armed(self, text: str, *, died: bool = False) -> Iterator[None]:
+        """Arm fault points for the length of a block, and note which of them fired; see local.armed."""
         fired: dict[str, bool] = {}
         try:
-            with armed(text) as fired:
+            with armed(text, died=died) as fired:
                 yield
         finally:
             for part in text.split(","):

@@ -39,6 +39,10 @@ class TaskFailed(Exception):
     """A task was told to fail."""
 
 
+class Died(BaseException):
+    """A driver was told to die: not an Exception, since nobody can catch a death."""
+
+
 def travel(thing: Item) -> Item:
     """The copy that arrives in another process."""
     copy: Item = pickle.loads(cloudpickle.dumps(thing))  # noqa: S301  our own bytes
@@ -199,15 +203,22 @@ class LocalRun:
 
 
 @contextmanager
-def armed(text: str) -> Iterator[dict[str, bool]]:
-    """Arm fault points in this process, `point=mode[@n]`, for the length of a block; then the dict says which fired."""
+def armed(text: str, *, died: bool = False) -> Iterator[dict[str, bool]]:
+    """Arm fault points in this process, `point=mode[@n]`, for the length of a block; then the dict says which fired.
+
+    With `died` a fault is no error that can be handled or tried again, but the end of the driver.
+    """
     points, fired = faults.parse(text), dict[str, bool]()
+    raised = faults.InjectedFault
+    if died:
+        faults.InjectedFault = Died  # type: ignore[misc, assignment]
     before = {name: os.environ.pop(name, None) for name in (faults.VARIABLE, faults.ONCE)}
     faults._hits.clear()
     os.environ[faults.VARIABLE] = text
     try:
         yield fired
     finally:
+        faults.InjectedFault = raised  # type: ignore[misc]
         fired.update({point: faults._hits[point] >= count for point, (_, count) in points.items()})
         faults._hits.clear()
         del os.environ[faults.VARIABLE]

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.errors import InjectedFault
 from holdfast.testing.bench import Bench, Row, require
-from holdfast.testing.local import LocalBatch, LocalRun
+from holdfast.testing.local import Died, LocalBatch, LocalRun
 
 
 def crash(bench: Bench, run: LocalRun, checkpoint_id: int, batch: LocalBatch, fault: str) -> None:
-    """Run a batch in a driver that dies there: it cleans up nothing."""
+    """Run a batch in a driver that dies there: it tries nothing again and cleans up nothing."""
     try:
-        with bench.armed(fault):
+        with bench.armed(fault, died=True):
             run.run(checkpoint_id, batch)
-    except InjectedFault:
+    except Died:
         return
     raise AssertionError(f"the driver was to die at {fault} and did not")
 
@@ -23,7 +22,12 @@ def fails(run: LocalRun, checkpoint_id: int, batch: LocalBatch, error: type[Exce
     """Run a batch that must fail with this error."""
     try:
         run.run(checkpoint_id, batch)
-    except error:
+    except Exception as failure:  # whatever wraps it
+        reason: BaseException | None = failure
+        while reason is not None and not isinstance(reason, error):
+            reason = reason.__cause__
+        if reason is None:
+            raise
         return
     raise AssertionError(f"the batch was to fail with {error.__name__} and did not")
 
