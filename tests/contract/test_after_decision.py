@@ -199,10 +199,13 @@ class DeliversItsOwnWay(AppendOnce):
         from holdfast.sinks import wal
         from holdfast.sinks.subtask import make_task, running
 
+        self.committer.open()
         for c in committables:
             task = make_task(self.run, self.name, checkpoint_id, c["subtask"], 0, c["timestamp"])
             with running(task):
                 self.send_values(wal.read_log(self.run.location, c), checkpoint_id, c["timestamp"])
+            self.committer.commit_checkpoint(c["subtask"], checkpoint_id)
+        self.committer.close()
         self.forget_when_complete(checkpoint_id, committables)
 
 

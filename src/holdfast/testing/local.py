@@ -27,6 +27,7 @@ from holdfast.checkpoint.storage import LocalStorage
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Committable
 from holdfast.core.repair import Replayed
+from holdfast.errors import InjectedFault
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
@@ -209,16 +210,14 @@ def armed(text: str, *, died: bool = False) -> Iterator[dict[str, bool]]:
     With `died` a fault is no error that can be handled or tried again, but the end of the driver.
     """
     points, fired = faults.parse(text), dict[str, bool]()
-    raised = faults.InjectedFault
-    if died:
-        faults.InjectedFault = Died  # type: ignore[misc, assignment]
+    vars(faults)["InjectedFault"] = Died if died else InjectedFault
     before = {name: os.environ.pop(name, None) for name in (faults.VARIABLE, faults.ONCE)}
     faults._hits.clear()
     os.environ[faults.VARIABLE] = text
     try:
         yield fired
     finally:
-        faults.InjectedFault = raised  # type: ignore[misc]
+        vars(faults)["InjectedFault"] = InjectedFault
         fired.update({point: faults._hits[point] >= count for point, (_, count) in points.items()})
         faults._hits.clear()
         del os.environ[faults.VARIABLE]

@@ -38,6 +38,7 @@ def bad_value_is_refused_in_the_task(bench: Bench) -> None:
         decided = query.storage.walk("decisions")
         require(decided == before, f"{what} was refused after its checkpoint was decided: {decided}")
         bench.expect_nothing(rows, f"{what} was refused")
+        run = bench.start(query)
         run.run(checkpoint_id, bench.batch(rows))
         run.deliver()
     run.close()
