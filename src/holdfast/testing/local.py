@@ -27,7 +27,6 @@ from holdfast.checkpoint.storage import LocalStorage
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Committable
 from holdfast.core.repair import Replayed
-from holdfast.errors import InjectedFault
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
@@ -210,14 +209,15 @@ def armed(text: str, *, died: bool = False) -> Iterator[dict[str, bool]]:
     With `died` a fault is no error that can be handled or tried again, but the end of the driver.
     """
     points, fired = faults.parse(text), dict[str, bool]()
-    vars(faults)["InjectedFault"] = Died if died else InjectedFault
+    raised = vars(faults)["InjectedFault"]
+    vars(faults)["InjectedFault"] = Died if died else raised
     before = {name: os.environ.pop(name, None) for name in (faults.VARIABLE, faults.ONCE)}
     faults._hits.clear()
     os.environ[faults.VARIABLE] = text
     try:
         yield fired
     finally:
-        vars(faults)["InjectedFault"] = InjectedFault
+        vars(faults)["InjectedFault"] = raised
         fired.update({point: faults._hits[point] >= count for point, (_, count) in points.items()})
         faults._hits.clear()
         del os.environ[faults.VARIABLE]
