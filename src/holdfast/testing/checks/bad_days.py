@@ -12,7 +12,7 @@ from holdfast.sinks.write_ahead import WriteAheadSink
 from holdfast.testing.bench import Bench, NotApplicable, require
 from holdfast.testing.checks.companion import Companion, CompanionError
 from holdfast.testing.checks.steps import catch_up, crash, fails, replay
-from holdfast.testing.local import TaskFailed, travel
+from holdfast.testing.local import Died, TaskFailed, travel
 
 
 def abort_undoes_a_prepared_task(bench: Bench) -> None:
@@ -191,9 +191,9 @@ def recovery_is_repeated(bench: Bench) -> None:
     crash(bench, run, 0, bench.batch(rows), "decision=lost")
     for fault in ("recovery=error", "commit.record=error", "recovery=lost"):
         try:
-            with bench.armed(fault):
+            with bench.armed(fault, died=True):
                 bench.start(query)
-        except InjectedFault:
+        except Died:
             continue
     run = bench.start(query)
     run.deliver()
