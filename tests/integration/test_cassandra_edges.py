@@ -17,7 +17,7 @@ import pytest
 from holdfast.connectors.cassandra.encode import encode, listed
 from holdfast.connectors.cassandra.types import parse_type
 from holdfast.errors import RowError
-from holdfast.testing.local import LocalBatch, LocalRun
+from holdfast.testing.local import LocalBatch, LocalQuery
 from tests.integration.test_cassandra_sink import Rig
 from tests.servers.cassandra import CassandraServer
 
@@ -120,35 +120,45 @@ def rig(cassandra: CassandraServer, tmp_path: Path) -> Rig:
     return Rig(cassandra, tmp_path)
 
 
-def attempt(run: LocalRun, checkpoint_id: int, batch: pa.RecordBatch, column: str) -> str:
-    """One checkpoint of these rows: delivered, or refused with nothing decided."""
-    before = run.query.storage.walk("decisions")
-    try:
-        run.run(checkpoint_id, LocalBatch([[batch]]))
-    except RowError as error:
-        assert f"column {column!r} (" in str(error)
-        assert len(str(error)) < 600
-        assert run.query.storage.walk("decisions") == before
-        assert run.query.storage.walk("wal") == []
-        return REFUSED
-    assert run.coordinator.pending == []
-    return FINE
+class Attempts:
+    """A query that is started again when rows were refused, as an operator does who mends it."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig, self.query = rig, LocalQuery(str(rig.folder / "orders"), "orders")
+        self.run = self.query.start([rig.sink()])
+
+    def attempt(self, checkpoint_id: int, batch: pa.RecordBatch, column: str) -> str:
+        """One checkpoint of these rows: delivered, or refused with nothing decided."""
+        storage = self.query.storage
+        before = storage.walk("decisions")
+        try:
+            self.run.run(checkpoint_id, LocalBatch([[batch]]))
+        except RowError as error:
+            assert f"column {column!r} (" in str(error)
+            assert len(str(error)) < 600
+            assert storage.walk("decisions") == before
+            self.run.close()
+            self.run = self.query.start([self.rig.sink()])
+            assert storage.walk("wal") == []
+            return REFUSED
+        assert self.run.coordinator.pending == []
+        return FINE
 
 
 def test_d1_every_edge_of_every_type_is_refused_by_name_or_delivered_and_read_back_equal(rig: Rig) -> None:
     rig.create("id bigint PRIMARY KEY, " + ", ".join(f"{name} {cql}" for cql, name in NAMES.items()))
-    run, sent = rig.query(None).start([rig.sink()]), {}  # type: ignore[arg-type]
+    attempts, sent = Attempts(rig), {}
     checkpoint_id = number = 0
     for cql, values, expected in EDGES:
         for position in range(len(values)):
             value, number = values.slice(position, 1), number + 1
             batch = pa.RecordBatch.from_arrays([pa.array([number], pa.int64()), value], names=["id", NAMES[cql]])
-            outcome = attempt(run, checkpoint_id, batch, NAMES[cql])
+            outcome = attempts.attempt(checkpoint_id, batch, NAMES[cql])
             assert outcome == expected, (cql, position)
             if outcome == FINE:
                 checkpoint_id += 1
                 sent[number] = (cql, value)
-    run.close()
+    attempts.run.close()
     assert_equal(rig, sent)
 
 
@@ -198,27 +208,27 @@ def test_d1_every_edge_of_a_key(rig: Rig, p: Any, c: Any, column: str | None) ->
     def key(value: Any) -> pa.Array:
         return raw(value) if isinstance(value, bytes) else pa.array([value], pa.string())
 
-    run = rig.query(None).start([rig.sink()])  # type: ignore[arg-type]
+    attempts = Attempts(rig)
     batch = pa.RecordBatch.from_arrays([key(p), key(c), pa.array([1], pa.int32())], names=["p", "c", "v"])
-    assert attempt(run, 0, batch, column or "") == (REFUSED if column else FINE)
-    run.close()
+    assert attempts.attempt(0, batch, column or "") == (REFUSED if column else FINE)
+    attempts.run.close()
     assert rig.read("p, c") == ([] if column else [{"p": p, "c": c}])
 
 
 def test_d1_a_partition_key_of_two_parts_may_have_empty_ones_and_has_one_limit(rig: Rig) -> None:
     rig.create("a text, b text, PRIMARY KEY ((a, b))")
-    run = rig.query(None).start([rig.sink()])  # type: ignore[arg-type]
+    attempts = Attempts(rig)
     half, rest = "x" * 32_767, "y" * (65_535 - 6 - 32_767)
     made = [pa.RecordBatch.from_pydict({"a": [a], "b": [b]}) for a, b in (("", ""), (half, rest), (half, rest + "z"))]
-    assert [attempt(run, n, batch, "a") for n, batch in enumerate(made)] == [FINE, FINE, REFUSED]
-    run.close()
+    assert [attempts.attempt(n, batch, "a") for n, batch in enumerate(made)] == [FINE, FINE, REFUSED]
+    attempts.run.close()
     assert len(rig.read()) == 2
 
 
 def test_d1_keys_that_cassandra_tells_apart_are_told_apart_and_equal_ones_are_not(rig: Rig) -> None:
     """0.0 and -0.0 are two keys there, and there is one "not a number"."""
     rig.create("d double, v int, PRIMARY KEY (d)")
-    run = rig.query(None).start([rig.sink()])  # type: ignore[arg-type]
+    run = Attempts(rig).run
     batch = pa.RecordBatch.from_pydict({"d": [0.0, -0.0, float("nan")], "v": pa.array([1, 2, 3], pa.int32())})
     run.run(0, LocalBatch([[batch]]))
     twice = pa.RecordBatch.from_pydict({"d": [float("nan")] * 2, "v": pa.array([1, 2], pa.int32())})
@@ -240,7 +250,7 @@ def test_d1_random_rows_over_all_columns_at_once(rig: Rig) -> None:
     }
     ids = pa.array(range(60), pa.int64())
     whole = pa.RecordBatch.from_arrays([ids, *arrays.values()], names=["id", *(NAMES[cql] for cql in arrays)])
-    run = rig.query(None).start([rig.sink(concurrency=4)])  # type: ignore[arg-type]
+    run = Attempts(rig).run
     run.run(0, LocalBatch([[whole.slice(0, 7), whole.slice(7, 13)], [whole.slice(20)]]))
     run.close()
     blobs = {cql: name for cql, name in NAMES.items() if cql in arrays and "<" not in cql}
