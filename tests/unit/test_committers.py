@@ -55,7 +55,7 @@ def test_c1_an_author_writes_two_methods() -> None:
     mine.set_operator_id("o")
     mine.create_resource()
     mine.open()
-    assert (mine.job_id, mine.operator_id, mine.progress()) == ("j", "o", {})
+    assert (mine.job_id, mine.operator_id, mine.progress(), mine.address) == ("j", "o", None, "")
     mine.take_over()
     mine.close()
     with pytest.raises(TypeError, match="abstract"):
