@@ -13,7 +13,7 @@ import select
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from types import TracebackType
 from typing import Any
 
@@ -93,7 +93,7 @@ def _sign(conninfo: str, process: int) -> tuple[bytes | None, ...] | None:
     psycopg = load_psycopg()
     limited = psycopg.conninfo.make_conninfo(conninfo, connect_timeout=_LOOK // 2)
     try:
-        with psycopg.connect(limited, autocommit=True) as connection:
+        with closing(psycopg.connect(limited, autocommit=True)) as connection:
             return _answer(connection.pgconn, f"{_SIGN}{process}")
     except psycopg.errors.ConnectionTimeout:
         return None
