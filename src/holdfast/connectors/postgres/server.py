@@ -83,9 +83,9 @@ class Server:
         """Close what was kept, and keep nothing more."""
         self._pool.close()
 
-    def blame(self, table: object, error: Exception) -> HoldfastError:
+    def blame(self, table: object, error: Exception, about: str = "") -> HoldfastError:
         """Holdfast's error for one of the server's, outside of a commit."""
-        return trouble.blame(self.sink, self.address, table or "of its own", error)
+        return trouble.blame(self.sink, self.address, table or "of its own", error, about)
 
     def _reuse(self) -> Any | None:
         """A kept connection, if it is still one."""

@@ -46,9 +46,9 @@ class StagingWriter(Writer):
         """Make the staging table durable; the committable says all that the commit needs (rule 16)."""
         target, key = self._target, self._upsert.key
         for statement in target.cast_statements(self._schema, self._table):
-            self._execute(statement, fits=True)
-        for statement in target.proofs(self._schema, self._table, self._long):
-            self._execute(statement)
+            self._cast(statement)
+        for statement, about in target.proofs(self._schema, self._table, self._long):
+            self._execute(statement, about)
         self._may_exist = True
         self._execute("COMMIT")
         self._session.keep()

@@ -110,20 +110,22 @@ class Target:
         values = ", ".join(c.cast for c in self.columns)
         return f"INSERT INTO {self.name.sql} ({names}) SELECT {values} FROM {quote(schema)}.{quote(table)}"  # noqa: S608
 
-    def proofs(self, schema: str, table: str, long: Collection[str]) -> list[str]:
-        """What shows that staged rows go through the target's indexes and partitions; `long`: columns of long values.
+    def proofs(self, schema: str, table: str, long: Collection[str]) -> list[tuple[str, str]]:
+        """What shows that staged rows go through the target's indexes and partitions, and what each is about.
 
-        Not whether they meet rows of the target: that only the commit can tell.
+        Not whether they meet rows of the target: that only the commit can tell. `long`: columns of long values.
         """
         rows = f"{quote(schema)}.{quote(table)}"
-        counts = [count for index in self.indexes for count in index.expressions]
-        statements = [f"SELECT {', '.join(counts)} FROM {rows}"] if counts else []  # noqa: S608
-        statements += [
-            f"CREATE INDEX ON {rows} {index.definition}" for index in self.indexes if index.columns.intersection(long)
-        ]
+        found = []
+        for index in self.indexes:
+            about = f"column {', '.join(map(repr, sorted(index.columns)))} in index {index.name!r}"
+            if index.expressions:
+                found.append((f"SELECT {', '.join(index.expressions)} FROM {rows}", about))  # noqa: S608
+            if index.columns.intersection(long):
+                found.append((f"CREATE INDEX ON {rows} {index.definition}", about))
         if self.partitioned:
-            statements.append(_find_partitions(self.name.sql, rows))
-        return statements
+            found.append((_find_partitions(self.name.sql, rows), ""))
+        return found
 
 
 def _find_partitions(target: str, rows: str) -> str:

@@ -25,7 +25,9 @@ _LOCKED = (
 )
 #: of a staging table, whose name helps nobody
 _STAGING = re.compile(r'( (?:of|for)) relation "stage_[0-9a-f]{32}"')
-_COLUMN = re.compile(r"COPY .*, line \d+, column (.+)", re.DOTALL)
+_COLUMN = re.compile(r"^COPY .*, line \d+, column (.+)$", re.MULTILINE)
+#: a text too long for a column of type `name`, among the errors about tables
+_NAME_TOO_LONG = "42622"
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Trouble:
     @property
     def is_about_rows(self) -> bool:
         """Whether the rows are to blame, so that trying again cannot help."""
-        return self.state[:2] in _ROWS
+        return self.state[:2] in _ROWS or self.state == _NAME_TOO_LONG
 
     @property
     def is_about_set_up(self) -> bool:
@@ -52,7 +54,7 @@ class Trouble:
 def read(error: Exception) -> Trouble:
     """What an error says, without the drivers' wrapping and without the names of staging tables."""
     parts = _parts(error)
-    found = _COLUMN.fullmatch(parts.get("context", ""))
+    found = _COLUMN.search(parts.get("context", ""))
     column = parts.get("column_name") or (found[1] if found else None)
     text = parts.get("message_primary")
     if text is None:
@@ -90,11 +92,12 @@ def refuses_us(error: Exception) -> bool:
     return "FATAL" in str(error) and any(words in str(error) for words in _REFUSED)
 
 
-def blame(sink: str, address: str, table: object, error: Exception) -> HoldfastError:
-    """The error for one of the server's, outside of a commit."""
+def blame(sink: str, address: str, table: object, error: Exception, about: str = "") -> HoldfastError:
+    """The error for one of the server's, outside of a commit; `about`: what it is about, if the server does not say."""
     trouble = read(error)
     if trouble.is_about_rows:
-        column = "" if trouble.column is None else f"column {trouble.column!r}: "
+        column = f"column {trouble.column!r}" if trouble.column is not None else about
+        column = f"{column}: " if column else ""
         return RowError(
             f"sink {sink!r}: {column}a row does not go into table {table}: {trouble.said}. Change the query or the "
             "table, or filter such rows out"

@@ -48,7 +48,7 @@ class PreparingWriter(Writer):
         """Add the ledger row, which says later that this very transaction was committed, and prepare."""
         if self._stage is not None:
             schema, table = self._stage
-            self._execute(self._target.move_statement(schema, table), fits=True)
+            self._cast(self._target.move_statement(schema, table))
             self._execute(f"DROP TABLE {quote(schema)}.{quote(table)}")
         self._execute(self._ledger.add(self._run, self._task.checkpoint_id, self._rows, self._gid))
         self._may_be_prepared = True

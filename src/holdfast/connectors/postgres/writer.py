@@ -59,30 +59,24 @@ class Writer:
                 "query or the table, or filter such rows out"
             ) from None
 
-    def _execute(self, statement: str, *, fits: bool = False) -> None:
-        """One statement; `fits`: it puts staged text into other types, or proves something of staged rows."""
+    def _execute(self, statement: str, about: str = "") -> None:
+        """One statement; `about`: what it is about, for the error."""
         try:
-            if fits:
-                self._session.execute("SAVEPOINT fits")
             self._session.execute(statement)
         except self._session.error as error:
-            raise (self._column_to_blame() if fits else None) or self._server.blame(self._target.name, error) from None
+            raise self._server.blame(self._target.name, error, about) from None
 
-    def _column_to_blame(self) -> Exception | None:
-        """The column that cannot be cast, tried one by one; the transaction is given up anyway."""
-        if self._stage is None:
-            return None
-        for column in self._target.cast_by_server:
-            try:
-                self._session.execute("ROLLBACK TO SAVEPOINT fits")
-                self._session.execute(self._target.cast_statement(*self._stage, [column]))
-            except self._session.error as error:
-                blamed = self._server.blame(self._target.name, error)
-                if isinstance(blamed, RowError):
-                    text = str(blamed).removeprefix(f"sink {self._task.sink!r}: ")
-                    return RowError(f"sink {self._task.sink!r}: column {column.source!r}: {text}")
-                return blamed
-        return None
+    def _cast(self, statement: str) -> None:
+        """A statement that puts staged text into other types; what fails is tried again column by column."""
+        self._execute("SAVEPOINT staged")
+        try:
+            self._session.execute(statement)
+        except self._session.error as error:
+            for column in self._target.cast_by_server:
+                self._execute("ROLLBACK TO SAVEPOINT staged")
+                assert self._stage is not None
+                self._execute(self._target.cast_statement(*self._stage, [column]), f"column {column.source!r}")
+            raise self._server.blame(self._target.name, error) from None
 
 
 _BYTES = (pa.string(), pa.binary())
