@@ -265,7 +265,7 @@ def _shown(column: pa.Array, which: Any) -> str:
     """The first of some values, shortened."""
     try:
         text = repr(column.filter(which)[0].as_py())
-    except ValueError:  # not UTF-8, or a time that Python does not have
+    except (ValueError, OverflowError):  # not UTF-8, or a time that Python does not have
         text = "a value"
     return text if len(text) <= 60 else f"{text[:56]}...{text[0]}"
 
