@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.connectors.kafka.wire import GROUP, MOVING, PATIENCE, Connection, NotYetError
+from holdfast.connectors.kafka.wire import GROUP, MOVING, Connection, NotYetError
 from holdfast.errors import SinkError
 
 _UNSTABLE = 88
@@ -31,7 +31,7 @@ def fetch(
     groups: Iterable[str],
     *,
     stable: bool = True,
-    timeout: float = PATIENCE,
+    timeout: float | None = None,
     rights: str = "Read",
     owner: str = "",
 ) -> dict[str, list[GroupOffset]]:

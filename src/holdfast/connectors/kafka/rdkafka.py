@@ -288,7 +288,8 @@ class TransactionalProducer:
 
 
 #: A transaction is a row of small requests: with Nagle's algorithm one of them can wait 40 ms for an acknowledgement.
-_DEFAULTS = {"socket.nagle.disable": True}
+#: A broker that was restarted is found again within a second, not ten.
+_DEFAULTS = {"socket.nagle.disable": True, "reconnect.backoff.max.ms": 1000}
 #: What the protocol needs, whatever the user configures.
 _FIXED = {
     "enable.idempotence": True,

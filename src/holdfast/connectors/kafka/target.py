@@ -32,7 +32,7 @@ class Target:
         """With what the brokers say about the sink's own topic, where it is there."""
         if self.topic is None:
             return self
-        known = look_up(self.settings, [self.topic], owner=self.owner)
+        known = look_up(self.settings, [self.topic], owner=self.owner, wait=0)
         config, limit = self.config, known[self.topic].limit if self.topic in known else None
         if limit is not None and limit < int(config.get("batch.size", BATCH_SIZE)):
             # librdkafka does not split a batch that the topic finds too large: rows that fit would be refused with it.

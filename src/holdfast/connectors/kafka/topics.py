@@ -28,10 +28,12 @@ class Topic:
     compacted: bool = False
 
 
-def look_up(settings: Mapping[str, Any], names: Sequence[str], *, owner: str = "") -> dict[str, Topic]:
+def look_up(
+    settings: Mapping[str, Any], names: Sequence[str], *, owner: str = "", wait: float = _NEW
+) -> dict[str, Topic]:
     """{name: topic}; those that are not there are left out. Brokers that make topics on demand make them now."""
     with Connection(settings, owner=owner) as connection:
-        deadline = time.monotonic() + _NEW
+        deadline = time.monotonic() + wait
         while True:
             found = connection.run(lambda: _look_up(connection, settings, names))
             if len(found) == len(names) or time.monotonic() > deadline:

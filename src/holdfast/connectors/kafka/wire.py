@@ -63,8 +63,9 @@ class Connection:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, function: Callable[[], Awaitable[Answer]], *, timeout: float = PATIENCE) -> Answer:
+    def run(self, function: Callable[[], Awaitable[Answer]], *, timeout: float | None = None) -> Answer:
         """Run a conversation to its end, again and again while brokers are not ready: so it must be repeatable."""
+        timeout = PATIENCE if timeout is None else timeout
         try:
             from kafka.errors import KafkaError
         except ImportError as error:
@@ -92,12 +93,13 @@ class Connection:
     def _connected(self, deadline: float) -> Any:
         if self._manager is None:
             from kafka.net.manager import KafkaConnectionManager
-            from kafka.net.selector import NetworkSelector
+
+            from holdfast.connectors.kafka.sockets import Loop
 
             settings, first = python_settings(self._config), not self._seen
             named = str(settings["bootstrap_servers"]).split(",")
             settings["bootstrap_servers"] = [*named, *(server for server in self._seen if server not in named)]
-            self._net = NetworkSelector()
+            self._net = Loop()
             self._manager = KafkaConnectionManager(
                 self._net, max_in_flight_requests_per_connection=1000, request_timeout_ms=REQUEST * 1000, **settings
             )
