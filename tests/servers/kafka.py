@@ -103,10 +103,10 @@ class KafkaBroker:
         with (self.folder / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
-    def send_signal(self, number: int) -> None:
-        """Send a signal to the running broker and return at once."""
-        assert self._process is not None
-        self._process.send_signal(number)
+    @property
+    def running(self) -> bool:
+        """Whether its process is there, and not being stopped."""
+        return self._process is not None and self._process.poll() is None
 
     def stop(self, *, kill: bool = False) -> None:
         """End it, and wait until it is gone."""

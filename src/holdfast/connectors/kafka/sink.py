@@ -99,9 +99,9 @@ class KafkaSink(TwoPhaseCommitSink):
         target = Target(self.name, self._servers, self._topic, self._config)
         delivery = self.delivery or run.delivery
         if delivery == "exactly-once":
+            marks.check(run, target)
             target = target.as_it_is()
             way: TwoPhaseCommitSink = TwoPhase(target) if self.mode == "two-phase" else WriteAhead(target)
-            marks.check(run, target)
         else:
             way = Plain(target, wait=delivery == "at-least-once")
         way.open(run)
