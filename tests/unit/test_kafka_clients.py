@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +24,7 @@ from holdfast.connectors.kafka.refusal import ProduceError, refusal
 from holdfast.connectors.kafka.rows import check_rows
 from holdfast.connectors.kafka.sink import KafkaSink
 from holdfast.connectors.kafka.topics import Topic
+from holdfast.connectors.kafka.transactions import OpenTransaction, TransactionClient, TransactionRef
 from holdfast.connectors.kafka.two_phase import TwoPhase
 from holdfast.connectors.kafka.wire import Connection, NotYetError
 from holdfast.core.model import Outcome
@@ -294,3 +297,37 @@ def test_a_topic_name_that_cannot_be_is_an_error_and_not_a_crash() -> None:
             producer.partitions("x" * 600)
     finally:
         producer.drop()
+
+
+@pytest.mark.parametrize("state", ["PrepareCommit", "PrepareAbort", "CompleteAbort", "Empty"])
+def test_only_an_open_transaction_of_the_same_producer_is_still_prepared(state: str) -> None:
+    """Rule 14."""
+    mine = {"transactional_id": "a", "producer_id": 1, "epoch": 2}
+    found = [OpenTransaction(TransactionRef("a", 1, 2), "Ongoing", 1, 1, ())]
+    sink = TwoPhase(place())
+    sink._driver = SimpleNamespace(describe=lambda names: [t for t in found if t.ref.transactional_id in names])
+    assert sink.still_prepared([mine, {**mine, "epoch": 3}, {**mine, "transactional_id": "b"}]) == [mine]
+    found[0] = replace(found[0], state=state)
+    assert sink.still_prepared([mine]) == []
+
+
+def test_an_answer_that_was_lost_is_asked_for_again_and_the_others_are_not() -> None:
+    """One of two coordinators goes away in the middle: what the other did is not asked twice."""
+    from kafka.errors import KafkaConnectionError
+
+    client, sent = object.__new__(TransactionClient), []
+    client.__dict__.update(vars(_connection()))
+
+    async def coordinators(_kind: int, keys: list[str]) -> dict[str, int]:
+        return dict.fromkeys(keys, 1)
+
+    async def answer(name: str) -> Any:
+        sent.append(name)
+        if name == "b" and sent.count("b") == 1:
+            raise KafkaConnectionError("socket disconnected")
+        return SimpleNamespace(error_code=14 if name == "c" and sent.count("c") == 1 else 0)
+
+    client.coordinators, client._end = coordinators, lambda ref, _nodes, *, commit: answer(ref.transactional_id)
+    client._connected = lambda _deadline: SimpleNamespace(run=lambda function: asyncio.run(function()))
+    assert client.end([TransactionRef(name, 1, 1) for name in "abc"], commit=True) == [0, 0, 0]
+    assert sent == ["a", "b", "c", "b", "c"]

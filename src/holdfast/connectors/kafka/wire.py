@@ -103,7 +103,9 @@ class Connection:
             self._manager = KafkaConnectionManager(
                 self._net, max_in_flight_requests_per_connection=1000, request_timeout_ms=REQUEST * 1000, **settings
             )
-            left = max(1.0, min(REQUEST, deadline - time.monotonic()))
+            # Of several, the one that is tried first may hang: then there is time for the others.
+            each = max(3.0, REQUEST / len(settings["bootstrap_servers"]))
+            left = max(1.0, min(each, deadline - time.monotonic()))
             connect(self._manager, self._config, timeout_ms=int(left * 1000), first=first)
             self._remember()
         return self._manager
