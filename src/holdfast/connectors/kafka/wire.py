@@ -128,7 +128,9 @@ class Connection:
 
     def silent(self, problem: Exception, timeout: float) -> SinkError:
         """The error for brokers that have not answered for so long."""
-        text = str(problem) if isinstance(problem, SinkError) else f"{type(problem).__name__}: {problem}"
+        name, text = type(problem).__name__, str(problem)
+        # kafka-python's errors name themselves.
+        text = text if isinstance(problem, SinkError) or text.startswith(name) else f"{name}: {text}"
         return SinkError(
             f"{self._where} did not answer in {timeout:.0f} s: {without_secrets(text, self._config)}. Trying again may "
             "help; check that the brokers run and can be reached from here, bootstrap_servers and security.protocol"
