@@ -126,7 +126,8 @@ class Delivery:
             self._look_for_fence(began)
             outcome = self._attempt(number, committables)
             with faults.point("commit.record"):
-                self._log.record_commit(number, action.sink, {"outcome": outcome, **totals(committables)})
+                told = {"outcome": outcome, **totals(committables), "at": int(self._clock() * 1000)}
+                self._log.record_commit(number, action.sink, told)
         except LostError as error:
             # The other sinks still commit: the decision stands.
             self._lost[action] = error
