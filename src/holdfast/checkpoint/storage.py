@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 from holdfast.checkpoint.trouble import LocalFile, told
+from holdfast.core import faults
 from holdfast.errors import ConfigError, StorageError, UnsafeStorageError
 
 _TEMPORARY = ".tmp-"
@@ -177,11 +178,13 @@ class LocalStorage:
 
     def create(self, name: str, data: bytes) -> bool:
         """See Storage."""
-        return write_durably(self._path(name), data, exclusive=True)
+        with faults.point("log.write"):
+            return write_durably(self._path(name), data, exclusive=True)
 
     def replace(self, name: str, data: bytes) -> None:
         """See Storage."""
-        write_durably(self._path(name), data, exclusive=False)
+        with faults.point("log.write"):
+            write_durably(self._path(name), data, exclusive=False)
 
     def read(self, name: str) -> bytes:
         """See Storage."""
@@ -247,7 +250,8 @@ class LocalStorage:
     @contextmanager
     def writer(self, name: str) -> Iterator[BinaryIO]:
         """See Storage."""
-        path = self._path(name)
+        with faults.point("log.write"):
+            path = self._path(name)
         with _open_new(path) as file:
             try:
                 yield cast(BinaryIO, file)
