@@ -319,8 +319,8 @@ SINKS = (
     _rule(
         "Cassandra: rows carry the time of their sending",
         "connectors/cassandra/sink.py",
-        "client, self.table, timestamp * 1000,",
-        "client, self.table, __import__('time').time_ns() // 1000,",
+        "timestamp * 1000, consistency=",
+        "__import__('time').time_ns() // 1000, consistency=",
         f"{CRASH}[05-cassandra-kill]",
     ),
     _rule(

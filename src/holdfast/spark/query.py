@@ -9,7 +9,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import HoldfastError
-from holdfast.spark.failures import QueryFailedError, from_text, reason
+from holdfast.spark.failures import failure_of
 from holdfast.spark.live import Live
 
 logger = logging.getLogger("holdfast")
@@ -70,11 +70,9 @@ class HoldfastQuery(StreamingQuery):
         live.stopping = True
         if not now:
             self._wait_for_checkpoint(live, began + min(CURRENT, timeout))
-        # Whoever notices first that the query has ended finishes it: the timer and awaitTermination keep to this too.
-        left = began + timeout - _LAST_WORDS - time.monotonic()
-        live.drain_timeout = 0.0 if now else max(0.0, min(live.drain_timeout, left))
         super().stop()
-        live.finish(max(0.0, min(live.drain_timeout, began + timeout - _LAST_WORDS - time.monotonic())))
+        spent = time.monotonic() - began
+        live.finish(0.0 if now else max(0.0, min(live.drain_timeout, timeout - spent - _LAST_WORDS)))
         if live.failure is not None and not now:
             raise live.failure
 
@@ -89,7 +87,6 @@ class HoldfastQuery(StreamingQuery):
             self.live.finish(self.live.drain_timeout)
 
     def _failure(self, error: StreamingQueryException) -> HoldfastError:
-        """Ours if it is ours, else one that is both: what code expects of Spark, and what it may expect of us."""
+        """What the run itself knows, else what Spark says."""
         known = self.live.failure if self.live is not None else None
-        known = known or from_text(str(error))
-        return known or QueryFailedError(f"the query failed: {reason(error)}")
+        return known or failure_of(str(error))
