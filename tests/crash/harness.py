@@ -148,6 +148,13 @@ class Work:
         """All that a run printed, the last one by default."""
         return (self.folder / f"run-{run or self.runs}.log").read_text(errors="replace")
 
+    def seen(self) -> dict[str, Any]:
+        """What a process of tests.crash.failing_job saw."""
+        path = self.folder / "seen.json"
+        assert path.exists(), self.log()
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
     # -- what is at the endpoints -----------------------------------------------------------------------------------
 
     def sent(self) -> list[int]:
@@ -300,6 +307,18 @@ def wait_for(condition: Callable[[], Any], what: str, timeout: float = 180) -> N
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout:.0f} s in vain: {what}"
         time.sleep(0.1)
+
+
+def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of the command line."""
+    env = {**os.environ, "PYTHONPATH": _source(), "COLUMNS": "200"}
+    command = [sys.executable, "-m", "holdfast.cli", *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+
+
+def status(work: Work) -> subprocess.CompletedProcess[str]:
+    """`holdfast status` of the pipeline."""
+    return holdfast("status", str(work.folder / "checkpoint"))
 
 
 def _source() -> str:
