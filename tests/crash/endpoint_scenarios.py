@@ -11,8 +11,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import cast
 
-from tests.crash.harness import FILES, ROWS, Work, end, holdfast, input_row, status, wait_until_stopped
+from tests.crash.harness import FILES, ROWS, Work, holdfast, input_row, status
 from tests.crash.kafka_work import KafkaWork
+from tests.crash.processes import end, wait_until_stopped
 from tests.crash.scenarios import Case, Scenario
 
 SINKS = ("beside", "kafka-three")

@@ -19,7 +19,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from holdfast.connectors.kafka.transactions import TransactionClient, TransactionRef
 from holdfast.core.naming import escape
 from holdfast.testing.audit import AuditReport, audit
-from tests.crash.harness import ROOT, Work, wait_for
+from tests.crash.harness import ROOT, Work
+from tests.crash.processes import wait_for
 from tests.servers.kafka import KafkaBroker
 from tests.servers.kafka_cluster import KafkaCluster
 
