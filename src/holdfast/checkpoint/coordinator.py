@@ -183,8 +183,10 @@ class Coordinator:
 
         The names of sinks whose loop did not end in time: the next start does what is left.
         """
+        deadline = time.monotonic() + wait
         stuck = self._loops.stop(wait)
-        if self.failure is None and self._set.opened and self._idle.acquire(timeout=wait):
+        left = max(0.0, deadline - time.monotonic())
+        if self.failure is None and self._set.opened and self._idle.acquire(timeout=left):
             try:
                 # A sink that has not committed a decided checkpoint has a state without its rows: nothing to plan from.
                 free = [s for s in self._sinks if s.name not in stuck and not owed(self._log.facts, s.name)]
