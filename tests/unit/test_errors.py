@@ -24,7 +24,8 @@ from holdfast.committers.sql import SqlCheckpointCommitter
 from holdfast.connectors.sqlite import SqliteSink
 from holdfast.core.model import Outcome
 from holdfast.testing import audit, faults
-from tests.unit.inprocess import Endpoint, Engine, Ledger, LedgerSink, PreparingSink, SendingSink, damage
+from tests.unit.inprocess import Endpoint, Engine, PreparingSink, SendingSink, damage
+from tests.unit.ledgers import Ledger, LedgerSink
 
 #: errors that need a server to happen, and where they are shown
 ELSEWHERE = {errors.SourceError: "tests/integration/test_kafka_source.py"}
