@@ -266,7 +266,7 @@ class TestWriteAhead:
         resolved(location, 0, "--sink", "sending", "--give-up")
         lines, arrow = tmp_path / "rows.jsonl", tmp_path / "rows.arrow"
         assert run("resolve", location, "--rows", 0, "--out", lines).exit_code == 0
-        assert [json.loads(line) for line in lines.read_text().splitlines()][0] == {"id": 0, "name": "n0"}
+        assert json.loads(lines.read_text().splitlines()[0]) == {"id": 0, "name": "n0"}
         assert run("resolve", location, "--rows", 0, "--out", arrow).exit_code == 0
         with pa.ipc.open_stream(arrow.read_bytes()) as stream:
             assert stream.read_all().column("id").to_pylist() == [0, 1, 2]
