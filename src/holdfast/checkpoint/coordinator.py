@@ -267,6 +267,10 @@ class Coordinator:
         with clock.phase("decide"):
             decided = self._decide(checkpoint_id, prepared, started)
         state = advance(state, Event.DECIDE)
+        # Always, since a loop that was awake may have committed it by now; and not before there is a decision, since
+        # what is not decided looks complete.
+        for delivery in self.deliveries:
+            delivery.expect(checkpoint_id)
         refusals.warn_of_timeouts(self._sinks, self._clock() - started / 1000)
         self._deliver(checkpoint_id, clock)
         self._repair(checkpoint_id, batch, clock)
@@ -346,14 +350,12 @@ class Coordinator:
 
     def _deliver(self, checkpoint_id: CheckpointId, clock: Phases) -> None:
         """The loops commit; wait for those that may not lag: for this checkpoint, or for all before it."""
-        if self._is_pending(checkpoint_id):
-            for delivery in self.deliveries:
-                delivery.expect(checkpoint_id)
         with clock.phase("commit"):
             self._loops.wake()
             self._wait(lambda d: d.sink.may_lag or d.done_through(checkpoint_id - (1 if d.sink.overlaps else 0)))
         with clock.phase("notify"):
             if not self._is_pending(checkpoint_id):
+                self._loops.wake()  # whoever committed before the others rests until then
                 self._wait(lambda d: d.sink.may_lag or d.sink.overlaps or d.notified(checkpoint_id))
 
     def _drain_if_bounded(self, checkpoint_id: CheckpointId) -> None:
@@ -365,10 +367,14 @@ class Coordinator:
             if left is not None:
                 raise left
         self._raise_failure()
+        # What is lost counts as done to a loop. No replay can bring it back when the run is over.
+        self._repairs.check(checkpoint_id)
 
     def _wait(self, settled: Callable[[Delivery], bool]) -> None:
-        self._loops.wait(lambda: self.failure is not None or all(settled(d) for d in self.deliveries))
+        done = self._loops.wait(lambda: self.failure is not None or all(settled(d) for d in self.deliveries))
         self._raise_failure()
+        if not done and (left := self.undelivered()) is not None:
+            raise left  # the run was stopped meanwhile, and nobody commits any more
 
     def _raise_failure(self) -> None:
         if self.failure is not None:
@@ -384,15 +390,17 @@ class Coordinator:
         if Step.SWEEP not in STEPS[moment]:
             return
         for sink in self._sinks:
-            if sink.name in leave:
-                continue
-            try:
-                with guarded(sink, "sweep"):
-                    self._recover(sink)
-            except HoldfastError as error:
-                if permanent(error):
-                    raise
-                logger.warning("sweep of sink %s failed, it is tried again: %s", sink.name, first_line(error))
+            if sink.name not in leave:
+                self._sweep(sink)
+
+    def _sweep(self, sink: Sink) -> None:
+        try:
+            with guarded(sink, "sweep"):
+                self._recover(sink)
+        except HoldfastError as error:
+            if permanent(error):
+                raise
+            logger.warning("sweep of sink %s failed, it is tried again: %s", sink.name, first_line(error))
 
     def _recover(self, sink: Sink) -> None:
         self._swept[sink.name] = self._clock()
@@ -409,9 +417,10 @@ class Coordinator:
                 return CHORES_EVERY
             if self._clock() >= self._swept.get(sink.name, 0.0) + SWEEP_EVERY:
                 self._log.ensure_not_fenced()
-                self._recover(sink)
+                self._sweep(sink)
             if isinstance(sink, Upkeep) and not owed(self._log.facts, sink.name):
-                keep_up(self._log, sink, self._tasks, self._clock())
+                own = next((d.tasks for d in self.deliveries if d.sink is sink), self._tasks)
+                keep_up(self._log, sink, own, self._clock())
         finally:
             self._idle.release()
         return CHORES_EVERY

@@ -45,7 +45,7 @@ class Repairs:
 
     def needed(self, checkpoint_id: CheckpointId) -> bool:
         """Whether a sink lost something of this checkpoint."""
-        return any(action.checkpoint_id == checkpoint_id for action in self._lost)
+        return any(action.checkpoint_id == checkpoint_id for action in list(self._lost))  # loops add to it
 
     def check(self, replayable_after: CheckpointId | None) -> None:
         """Raise for what no replay can bring back: the sink cannot say what, or the engine is beyond it."""
