@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 from holdfast.committers import libpq
@@ -65,8 +65,13 @@ class Server:
         start, a server that does not let us in is not asked again.
         """
         psycopg, _, _ = drivers()
-        connection = self._reuse() or self._connect(starting=starting)
-        with Watch(self._conninfo, connection, self._patience) as watch:
+        with ExitStack() as stack:
+            found = self._reuse(stack)
+            if found is None:
+                connection = self._connect(starting=starting)
+                watch = stack.enter_context(Watch(self._conninfo, connection, self._patience))
+            else:
+                connection, watch = found
             try:
                 yield connection
             except psycopg.Error as error:
@@ -87,16 +92,18 @@ class Server:
         """Holdfast's error for one of the server's, outside of a commit."""
         return trouble.blame(self.sink, self.address, table or "of its own", error, about)
 
-    def _reuse(self) -> Any | None:
-        """A kept connection, if it is still one."""
+    def _reuse(self, stack: ExitStack) -> tuple[Any, Watch] | None:
+        """A kept connection, if it is still one, and its watch."""
         psycopg, _, _ = drivers()
         connection = self._pool.take()
-        if connection is None:
+        if connection is None or connection.closed:
             return None
         try:
-            with Watch(self._conninfo, connection, self._patience):
-                return self._prepared(connection)
-        except psycopg.OperationalError:
+            watch = stack.enter_context(Watch(self._conninfo, connection, self._patience))
+            return self._prepared(connection), watch
+        except psycopg.Error:  # the server closed it, or it hung: the next one tells whether it is there
+            stack.close()
+            connection.close()
             return None
 
     def _connect(self, *, starting: bool) -> Any:
