@@ -19,6 +19,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import holdfast as hf
 from holdfast.errors import HoldfastError, RowError
+from tests.crash.harness import holdfast
 from tests.crash.job import SCHEMA, FolderEndpoint
 from tests.spark_conf import FAST
 
@@ -124,7 +125,9 @@ class Job:
         query = self.start([Moody(str(self.endpoint)), self.table()])
         wait((self.endpoint / "hanging").exists)
         query.processAllAvailable()
-        self.seen["status"] = query.isActive
+        self.seen["active"] = query.isActive
+        told = holdfast("status", str(self.work / "checkpoint"))
+        self.seen["status"] = {"code": told.returncode, "text": told.stdout}
         ended: dict[str, Any] = {}
 
         def stop() -> None:

@@ -239,7 +239,7 @@ def _full_at(number: int, mode: str, folder: Path, monkeypatch: pytest.MonkeyPat
     except StorageError as error:
         assert "log.write" in str(error)
     engine.coordinator.close(0.0)
-    fired = Path(folder, "log.write").exists()
+    fired = (folder / "log.write").exists()
     monkeypatch.delenv(faults.VARIABLE)
     engine.restart(*sinks())
     for checkpoint, rows in enumerate(([1, 2], [3])):

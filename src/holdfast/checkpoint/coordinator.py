@@ -230,24 +230,20 @@ class Coordinator:
 
     def run(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
         """One micro-batch. Returning means that Spark may commit it."""
-        try:
-            self._raise_failure()
-            self._log.ensure_not_fenced()
-            self._repairs.check(checkpoint_id - 1)
-            with self._idle:
-                if checkpoint_id in self._log.facts.decided:
-                    self._replay(checkpoint_id, batch)
-                else:
-                    refusals.check_not_stale(self._log, checkpoint_id)
-                    self._write(checkpoint_id, batch)
-            self._log.prune()
-            # Spark would stop a fenced driver too, when it writes its own commit, but its error names no way out.
-            self._log.ensure_not_fenced()
-            with faults.point("batch.return"):
-                return
-        except HoldfastError as error:
-            self._failure = self._failure or error
-            raise
+        self._raise_failure()
+        self._log.ensure_not_fenced()
+        self._repairs.check(checkpoint_id - 1)
+        with self._idle:
+            if checkpoint_id in self._log.facts.decided:
+                self._replay(checkpoint_id, batch)
+            else:
+                refusals.check_not_stale(self._log, checkpoint_id)
+                self._write(checkpoint_id, batch)
+        self._log.prune()
+        # Spark would stop a fenced driver too, when it writes its own commit, but its error names no way out.
+        self._log.ensure_not_fenced()
+        with faults.point("batch.return"):
+            return
 
     def _write(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
         assert self.run_info is not None
