@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from holdfast.core import faults
 from holdfast.testing.audit import AuditReport, audit
+from tests.crash.processes import end, wait_for
 
 ROOT = Path(__file__).parents[2]
 FILES, ROWS = 3, 200
 WORDS = ("oak", "elm", "ash", "fir")
+#: kind of sink -> where its rows are: the endpoint of a write-ahead sink, tables of SQLite
+TABLES = {"sqlite": ("orders", "copy"), "write-ahead": ("endpoint",), "beside": ("endpoint", "orders")}
+#: id, word, and the time in seconds since the epoch
+Row = tuple[int, str, float]
+
+
+def input_row(number: int) -> Row:
+    """The row of an id, with all its columns."""
+    return number, WORDS[number % 4], datetime.fromisoformat(_at(number)).timestamp()
+
+
+def _at(number: int) -> str:
+    return f"2024-01-01T00:{number // ROWS:02d}:{number % 60:02d}+00:00"
 
 
 class Work:
@@ -26,11 +41,15 @@ class Work:
 
     #: how many checkpoints the input makes
     checkpoints = FILES
+    #: the program that is run
+    module = "tests.crash.job"
 
     def __init__(self, folder: Path, sink: str) -> None:
         self.folder, self.sink = folder, sink
         self.runs = 0
-        (folder / "once").mkdir(parents=True)
+        #: run -> the fault that it was to run into
+        self._armed: dict[int, str] = {}
+        folder.mkdir(parents=True)
         self.make_input()
 
     def make_input(self) -> None:
@@ -43,8 +62,7 @@ class Work:
         """One more input file of ROWS rows; ids are unique over all files."""
         lines = []
         for i in range(number * ROWS, (number + 1) * ROWS):
-            at = f"2024-01-01T00:{number:02d}:{i % 60:02d}Z"
-            lines.append(json.dumps({"id": i, "word": WORDS[i % 4], "at": at}))
+            lines.append(json.dumps({"id": i, "word": WORDS[i % 4], "at": _at(i)}))
         path = self.folder / "in" / f"{number}.json"
         path.with_suffix(".tmp").write_text("\n".join(lines) + "\n")
         path.with_suffix(".tmp").rename(path)
@@ -54,37 +72,88 @@ class Work:
     def start(self, fault: str = "", **spec: Any) -> subprocess.Popen[bytes]:
         """Start a driver in a session of its own, so that its JVM and workers can be ended with it."""
         self.runs += 1
-        for fired in (self.folder / "once").iterdir():
-            fired.unlink()
+        self.once.mkdir()
         spec = {"work": str(self.folder), "sink": self.sink, **spec}
-        env = {**os.environ, "PYTHONPATH": f"{_source()}:{ROOT}", faults.ONCE: str(self.folder / "once")}
+        env = {**os.environ, "PYTHONPATH": f"{_source()}:{ROOT}", faults.ONCE: str(self.once)}
         env.pop(faults.VARIABLE, None)
         if fault:
-            env[faults.VARIABLE] = fault
-        command = [sys.executable, "-m", "tests.crash.job", json.dumps(spec)]
+            env[faults.VARIABLE] = self._armed[self.runs] = fault
+        command = [sys.executable, "-m", self.module, json.dumps(spec)]
         with (self.folder / f"run-{self.runs}.log").open("wb") as log:
             return subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True)
 
-    def run(self, fault: str = "", *, timeout: float = 240, **spec: Any) -> int:
-        """Run a driver to its end, whichever it is; nothing of it stays alive. Returns its exit code."""
+    def run(self, fault: str = "", *, timeout: float = 240, may_miss: bool = False, **spec: Any) -> int:
+        """Run a driver to its end, whichever it is; nothing of it stays alive. Returns its exit code.
+
+        The fault must have fired, unless it `may_miss`: then the caller looks.
+        """
         process = self.start(fault, **spec)
         try:
-            return process.wait(timeout)
+            code = process.wait(timeout)
         finally:
             end(process)
+        if may_miss:
+            self.missed()
+        self.assert_fired()
+        return code
 
     def run_clean(self, fault: str = "", **spec: Any) -> None:
-        """A run that must succeed."""
+        """A run that must succeed, also when it meets a fault."""
         code = self.run(fault, **spec)
         assert code == 0, f"exit code {code}\n{self.log()}"
 
-    def fired(self) -> set[str]:
-        """The fault points that the last run came to."""
-        return {path.name for path in (self.folder / "once").iterdir()}
+    def crash(self, fault: str = "", **spec: Any) -> None:
+        """A run that must meet its fault and fail; without a fault it must fail all the same."""
+        code = self.run(fault, **spec)
+        assert code != 0, f"{fault or 'this run'} did not fail\n{self.log()}"
+
+    def kill_when(self, fault: str, condition: Callable[[], Any], **spec: Any) -> None:
+        """Start a driver that hangs in this fault, and kill it as soon as the condition holds."""
+        driver = self.start(fault, **spec)
+        try:
+            wait_for(lambda: (self.fired() and condition()) or driver.poll() is not None, f"{fault} and the rest")
+            assert driver.poll() is None, f"the driver ended by itself\n{self.log()}"
+        finally:
+            end(driver)
+
+    def missed(self) -> None:
+        """The last run was too slow or too fast for its fault: it is tried another way."""
+        if not self.fired():
+            self._armed.pop(self.runs, None)
+
+    @property
+    def once(self) -> Path:
+        """Where the last run notes the faults that fired."""
+        return self.folder / f"once-{self.runs}"
+
+    def fired(self, run: int | None = None) -> set[str]:
+        """The fault points that a run came to, the last one by default."""
+        return {path.name for path in (self.folder / f"once-{run or self.runs}").iterdir()} - {"begin"}
+
+    def inside(self, fault: str) -> set[str]:
+        """The other points that the driver was inside of when this fault fired in the last run."""
+        return set((self.once / fault).read_text().split())
+
+    def assert_fired(self) -> None:
+        """Every fault of every run so far did fire: a case that meets no fault shows nothing."""
+        for run, fault in self._armed.items():
+            missing = set(faults.parse(fault)) - self.fired(run)
+            assert not missing, f"run {run}: {', '.join(missing)} of {fault} never fired\n{self.log(run)}"
 
     def log(self, run: int | None = None) -> str:
         """The tail of a run's output."""
-        return (self.folder / f"run-{run or self.runs}.log").read_text(errors="replace")[-6000:]
+        return self.printed(run)[-6000:]
+
+    def printed(self, run: int | None = None) -> str:
+        """All that a run printed, the last one by default."""
+        return (self.folder / f"run-{run or self.runs}.log").read_text(errors="replace")
+
+    def seen(self) -> dict[str, Any]:
+        """What a process of tests.crash.failing_job saw."""
+        path = self.folder / "seen.json"
+        assert path.exists(), self.log()
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
 
     # -- what is at the endpoints -----------------------------------------------------------------------------------
 
@@ -92,12 +161,21 @@ class Work:
         """The ids that went in."""
         return list(range(len(list((self.folder / "in").iterdir())) * ROWS))
 
-    def received(self, table: str = "orders") -> list[int]:
-        """The ids at the endpoint, as a plain reader sees them."""
-        if self.sink == "write-ahead":
+    def received(self, table: str = "orders") -> list[Row]:
+        """The rows at the endpoint with all their columns, as a plain reader sees them."""
+        if table == "endpoint":
             files = (self.folder / "endpoint").glob("*.txt")
-            return [int(line) for file in files for line in file.read_text().splitlines()]
-        return [row[0] for row in self.query(f"SELECT id FROM {table}")]
+            rows: Iterable[Any] = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        else:
+            rows = self.query(f"SELECT id, word, at FROM {table}")
+        return [(number, word, datetime.fromisoformat(at).timestamp()) for number, word, at in rows]
+
+    def sends(self) -> dict[tuple[int, int], int]:
+        """How often the write-ahead endpoint was sent each (checkpoint, subtask)."""
+        journal = self.folder / "endpoint" / "journal"
+        lines = journal.read_text().splitlines() if journal.exists() else []
+        counts = Counter(tuple(map(int, line.split())) for line in lines)
+        return {(checkpoint, subtask): times for (checkpoint, subtask), times in counts.items()}
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
         """Rows of the SQLite endpoint."""
@@ -109,14 +187,19 @@ class Work:
 
     def audits(self) -> list[AuditReport]:
         """One report for each endpoint."""
-        tables = ["orders", "copy"] if self.sink == "sqlite" else ["orders"]
-        return [audit(self.sent(), self.received(table)) for table in tables]
+        return [audit(map(input_row, self.sent()), self.received(table)) for table in TABLES[self.sink]]
 
-    def assert_clean(self) -> None:
-        """Every row once, nothing pending, nothing left behind."""
+    def assert_clean(self, *, resent: int = 0) -> None:
+        """Every row once with all its columns, nothing pending, nothing left behind, nothing sent twice.
+
+        `resent`: so many subtasks were sent twice to a write-ahead endpoint, because the case is about that (W9).
+        """
+        self.assert_fired()
         for report in self.audits():
             assert report.ok, f"{report}\n{self.log()}"
         self.assert_log_clean()
+        twice = {place: times for place, times in self.sends().items() if times > 1}
+        assert len(twice) == resent and set(twice.values()) <= {2}, f"sent more than once: {twice}\n{self.log()}"
 
     def assert_log_clean(self) -> None:
         """Each checkpoint decided once and committed; no log file that nobody needs."""
@@ -128,6 +211,15 @@ class Work:
         assert sorted(decided) == list(range(self.checkpoints)), f"each checkpoint is decided once, not {decided}"
         committed = {int(p.name.split(".")[0]) for p in (self.log_folder / "commits").iterdir()}
         assert committed == set(range(self.checkpoints)), committed
+
+    def generations(self) -> int:
+        """How many drivers have claimed this location."""
+        return len([path for path in (self.log_folder / "generations").iterdir() if path.name.isdigit()])
+
+    def committed_by(self, checkpoint_id: int) -> set[str]:
+        """The sinks that have a commit record of a checkpoint."""
+        files = (self.log_folder / "commits").glob(f"{checkpoint_id}.*.json")
+        return {str(json.loads(path.read_text())["record"]["sink"]) for path in files}
 
     def records(self, kind: str) -> list[dict[str, Any]]:
         """The records of one kind, in the order of their slots."""
@@ -144,77 +236,16 @@ class Work:
         return sorted((self.log_folder / "decisions").glob("*.json"))
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a driver and everything it started, by process group, and wait until all of it is gone."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    finally:
-        process.wait()
-    for _ in range(200):
-        if not _alive(process.pid):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"process group {process.pid} does not end")
+def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of the command line."""
+    env = {**os.environ, "PYTHONPATH": _source(), "COLUMNS": "200"}
+    command = [sys.executable, "-m", "holdfast.cli", *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
 
 
-def _alive(group: int) -> bool:
-    """Whether a process of this group still runs; a zombie does not, however long init takes to reap it."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, number = path.read_text().rpartition(")")[2].split()[:3]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(number) == group and state not in "ZX":
-            return True
-    return False
-
-
-def wait_until_stopped(process: subprocess.Popen[bytes], timeout: float = 180) -> None:
-    """Wait until the driver has paused itself (state T)."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-        if state == "T":
-            return
-        assert state != "Z" and process.poll() is None, "the driver ended before it came to the point"
-        time.sleep(0.1)
-    raise AssertionError("the driver never came to the point where it should pause")
-
-
-def state_of(process_id: int) -> str | None:
-    """The kernel's letter for the state of a process, None when there is none."""
-    try:
-        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-
-
-def parent_of(process_id: int) -> int:
-    """The process that started it."""
-    return int(Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def stopped_children(process: subprocess.Popen[bytes]) -> list[int]:
-    """Workers of this driver that have paused themselves; Spark puts them in a process group of their own."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if state == "T" and int(session) == process.pid and int(path.parent.name) != process.pid:
-            found.append(int(path.parent.name))
-    return found
-
-
-def wait_for(condition: Callable[[], Any], what: str, timeout: float = 180) -> None:
-    """Until the condition holds; a deadline, never a guess."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout:.0f} s in vain: {what}"
-        time.sleep(0.1)
+def status(work: Work) -> subprocess.CompletedProcess[str]:
+    """`holdfast status` of the pipeline."""
+    return holdfast("status", str(work.folder / "checkpoint"))
 
 
 def _source() -> str:

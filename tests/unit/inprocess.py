@@ -133,6 +133,12 @@ class Engine:
         self.committed = checkpoint_id
         return batch
 
+    def settle(self, seconds: float = 60.0) -> None:
+        """Wait for sinks that commit beside the next batch; raise what they failed with."""
+        self.coordinator.drain(seconds)
+        if self.coordinator.failure is not None:
+            raise self.coordinator.failure
+
     def files(self, folder: str = "") -> list[str]:
         return self.storage.walk(folder)
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from holdfast.checkpoint import refusals
+from holdfast.checkpoint import orders, refusals
+from holdfast.checkpoint.again import SendAgain
 from holdfast.checkpoint.delivery import Delivery
 from holdfast.checkpoint.guard import guarded
 from holdfast.checkpoint.log import CheckpointLog
@@ -22,6 +23,7 @@ from holdfast.checkpoint.phases import Phases
 from holdfast.checkpoint.ports import Batch, EnginePosition, Run, Sink, Tasks
 from holdfast.checkpoint.prepare import Preparation, Prepared, again, undone
 from holdfast.checkpoint.repair import Repairs
+from holdfast.checkpoint.sinkbook import note_sinks
 from holdfast.checkpoint.sinkset import SinkSet
 from holdfast.checkpoint.story import Story
 from holdfast.checkpoint.upkeep import Upkeep, keep_up
@@ -65,6 +67,7 @@ class Coordinator:
         self._bounded, self._drain_timeout = bounded, drain_timeout
         #: what endpoints dropped after the decision
         self._lost: dict[Commit, LostError] = {}
+        self._sending = SendAgain(log)
         self._repairs = Repairs(log, {s.name: s for s in sinks}, self._lost)
         self.deliveries: list[Delivery] = []
         self._preparation = Preparation(
@@ -88,13 +91,18 @@ class Coordinator:
         self._log.start()  # Step.FENCE
         position = engine()
         refusals.check_engine(self._log, position, adopt=self._take_over)
-        refusals.check_sinks(self._log, [sink.name for sink in self._sinks])
+        names = [sink.name for sink in self._sinks]
+        orders.abandon(self._log, names)
+        refusals.check_sinks(self._log, names)
         self._story = Story(self._log, self._outcomes)
         if self._story.inherited:
             count = len(self._story.inherited)
             logger.info("%d checkpoints are decided and not delivered yet: they come first", count)
         try:
             self.run_info = self._set.open(schema, may_take_over=self._take_over, again=self._again)
+            note_sinks(self._log, names)
+            orders.carry_out(self._log, self._sinks, self._again)
+            self._sending.load()
             with faults.point("recovery"):
                 for sink in self._sinks:
                     self._again("sweep", lambda s=sink: self._recover(s), sink)  # type: ignore[misc]
@@ -224,24 +232,20 @@ class Coordinator:
 
     def run(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
         """One micro-batch. Returning means that Spark may commit it."""
-        try:
-            self._raise_failure()
-            self._log.ensure_not_fenced()
-            self._repairs.check(checkpoint_id - 1)
-            with self._idle:
-                if checkpoint_id in self._log.facts.decided:
-                    self._replay(checkpoint_id, batch)
-                else:
-                    refusals.check_not_stale(self._log, checkpoint_id)
-                    self._write(checkpoint_id, batch)
-            self._log.prune()
-            # Spark would stop a fenced driver too, when it writes its own commit, but its error names no way out.
-            self._log.ensure_not_fenced()
-            with faults.point("batch.return"):
-                return
-        except HoldfastError as error:
-            self._failure = self._failure or error
-            raise
+        self._raise_failure()
+        self._log.ensure_not_fenced()
+        self._repairs.check(checkpoint_id - 1)
+        with self._idle:
+            if checkpoint_id in self._log.facts.decided:
+                self._replay(checkpoint_id, batch)
+            else:
+                refusals.check_not_stale(self._log, checkpoint_id)
+                self._write(checkpoint_id, batch)
+        self._log.prune()
+        # Spark would stop a fenced driver too, when it writes its own commit, but its error names no way out.
+        self._log.ensure_not_fenced()
+        with faults.point("batch.return"):
+            return
 
     def _write(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
         assert self.run_info is not None
@@ -273,11 +277,14 @@ class Coordinator:
 
     def _decide(self, checkpoint_id: CheckpointId, prepared: Prepared, started: int) -> Decided:
         names = [sink.name for sink in self._sinks]
+        further = self._sending.committables(names, prepared.committables)
+        everything = [*prepared.committables, *further]
         try:
             with faults.point("decision"):
-                return self._log.decide(
-                    checkpoint_id, names, prepared.committables, timestamp=started, state=prepared.state
-                )
+                decided = self._log.decide(checkpoint_id, names, everything, timestamp=started, state=prepared.state)
+            if further:
+                self._sending.done(names, checkpoint_id)
+            return decided
         except FencedError as error:
             # Only here is it certain that there is no decision. After any other error there may be one: clean up
             # nothing, let the restart read the log.

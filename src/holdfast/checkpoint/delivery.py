@@ -125,8 +125,9 @@ class Delivery:
         try:
             self._look_for_fence(began)
             outcome = self._attempt(number, committables)
-            with faults.point("commit.record"):
-                self._log.record_commit(number, action.sink, {"outcome": outcome, **totals(committables)})
+            with faults.point("commit.record", self.sink.name):
+                told = {"outcome": outcome, **totals(committables), "at": int(self._clock() * 1000)}
+                self._log.record_commit(number, action.sink, told)
         except LostError as error:
             # The other sinks still commit: the decision stands.
             self._lost[action] = error
@@ -146,7 +147,7 @@ class Delivery:
             return self._unrecorded[1]  # sent already: only the record is missing, and sending again cannot help (D10)
         outcome: Outcome | None = Outcome.COMMITTED
         if committables:
-            with faults.point("commit.sink"):
+            with faults.point("commit.sink", self.sink.name):
                 outcome = self.sink.commit(number, [c.data for c in committables], self.tasks)
         if outcome is not None and not isinstance(outcome, Outcome):
             raise ConfigError(f"sink {self.sink.name!r}: commit must return an Outcome or None, not {outcome!r}")

@@ -31,6 +31,16 @@ class QueryFailedError(EngineError, StreamingQueryException):
         return self._message
 
 
+class StoppedError(Exception):
+    """Tells Spark, in as few words as it understands, that its own stop has interrupted the batch.
+
+    It looks for the interrupt in the text with a pattern that overflows the stack of its thread when the text is long.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("py4j.protocol.Py4JJavaError: An error occurred while calling: java.lang.InterruptedException")
+
+
 @contextmanager
 def marked() -> Iterator[None]:
     """In a task: leave word for the driver of which error this is."""
@@ -76,6 +86,11 @@ def from_text(text: str) -> HoldfastError | None:
         return made if isinstance(made, HoldfastError) else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None  # Spark cut the line: its own text must do
+
+
+def failure_of(text: str) -> HoldfastError:
+    """Ours if it is ours, else one that is both: what code expects of Spark, and what it may expect of us."""
+    return from_text(text) or QueryFailedError(f"the query failed: {reason(Exception(text))}")
 
 
 def reason(error: BaseException) -> str:
