@@ -283,3 +283,16 @@ def _full_at(number: int, mode: str, folder: Path, monkeypatch: pytest.MonkeyPat
     assert sorted(endpoint.rows) == [1, 2, 3] and sorted(sending.rows) == [1, 2, 3], f"write {number}, {mode}"
     assert endpoint.prepared == {} and engine.pending == [], f"write {number}, {mode}"
     return fired
+
+
+def test_the_end_of_a_run_tells_sinks_of_what_is_complete(location: str, endpoint: Endpoint, tmp_path: Path) -> None:
+    """A backlog that the last seconds of a run delivered leaves no file of the log behind."""
+    marks = FileCheckpointCommitter(str(tmp_path / "marks"))
+    engine = Engine(location, SendingSink(endpoint, marks), PreparingSink(Endpoint(), "prompt"))
+    endpoint.down = False
+    for number in range(3):
+        engine.run(number, [number])
+    endpoint.down = None
+    engine.now += 60
+    assert engine.coordinator.drain(10) and engine.coordinator.tell(10)
+    assert endpoint.called("complete") == [(0,), (1,), (2,)] and engine.files("wal") == []
