@@ -107,6 +107,31 @@ def test_d2_the_end_of_a_run_waits_for_a_hanging_endpoint_no_longer_than_it_says
     assert "sink 'hanging': checkpoint 0, 1 rows; it is still at work" in str(left)
 
 
+def test_d2_the_end_of_a_run_does_not_wait_twice_when_a_batch_is_under_way_too(
+    location: str, threaded: Callable[..., Engine], hanging: Hanging, endpoint: Endpoint
+) -> None:
+    engine = threaded(location, hanging, PreparingSink(endpoint))
+    engine.run(0, [1])
+    assert hanging.entered.wait(10)
+    entered, leave = threading.Event(), threading.Event()
+
+    def long(_: int) -> None:
+        entered.set()
+        leave.wait(30)
+
+    def batch() -> None:
+        with pytest.raises(UndeliveredError):
+            engine.run(1, [2], on_task=long)
+
+    thread = threading.Thread(target=batch)
+    thread.start()
+    assert entered.wait(10)
+    assert 2 <= took(lambda: engine.coordinator.finish(2.0)) < 3.5
+    leave.set()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
 def test_d2_another_pipeline_of_the_process_starts_and_runs_meanwhile(
     location: str, threaded: Callable[..., Engine], hanging: Hanging, endpoint: Endpoint
 ) -> None:

@@ -51,7 +51,7 @@ class Delivery:
         clock: Callable[[], float],
         lost: dict[Commit, LostError],
         completed: Callable[[CheckpointId], None] = lambda checkpoint_id: None,
-        chores: Callable[[Sink], float | None] = lambda sink: None,
+        chores: Callable[[Sink, Tasks], float | None] = lambda sink, tasks: None,
     ) -> None:
         self.sink, self.tasks = sink, tasks
         self._log, self._retry, self._clock = log, retry, clock
@@ -104,7 +104,7 @@ class Delivery:
         try:
             if self._notify():
                 return 0.0
-            wait = self._chores(self.sink)
+            wait = self._chores(self.sink, self.tasks)
         except Exception as error:  # noqa: BLE001  goes on below, by what kind it is
             return self._trouble(wrapped(self.sink, "upkeep", error), None, now)
         self._calm()
