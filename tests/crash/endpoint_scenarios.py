@@ -42,7 +42,7 @@ def hung_endpoint(work: Work) -> None:
     seen = work.seen()
     expected = [input_row(n) for n in work.sent()]
     assert sorted(work.received("orders")) == sorted(work.received("other")) == expected, work.log()
-    assert seen["active"] and seen["status"]["code"] != 0 and "folder" in seen["status"]["text"], seen
+    assert seen["active"] and seen["status"]["code"] in (0, 1) and "folder" in seen["status"]["text"], seen
     assert seen["stop"]["took"] < 31, seen
     assert seen["other_started"] < 15, f"the other pipeline had to wait: {seen}"
     assert seen["stop"]["error"].startswith("UndeliveredError") and "'folder'" in seen["stop"]["error"], seen

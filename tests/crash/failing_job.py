@@ -27,6 +27,8 @@ from tests.spark_conf import FAST
 class Moody(FolderEndpoint):
     """An endpoint that does what a file in its folder says: `down`, `hang`, or `broken` for an error for good."""
 
+    name = "folder"
+
     def send_values(self, values: Iterator[pa.RecordBatch], checkpoint_id: int, timestamp: int) -> bool:
         """See FolderEndpoint."""
         folder = Path(self.folder)
@@ -162,6 +164,7 @@ class Job:
             self.seen[f"took now={now}"] = time.monotonic() - began
             left = [str(path) for path in (self.work / "checkpoint" / "holdfast" / "wal").rglob("*.arrow")]
             self.seen[f"left now={now}"] = left
+            self.seen[f"decided now={now}"] = len(list((self.work / "checkpoint" / "holdfast" / "commits").iterdir()))
             time.sleep(2)
             print(f"STOPPED now={now}", flush=True)
         self.tell()

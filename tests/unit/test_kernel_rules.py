@@ -13,7 +13,15 @@ from holdfast.committers.file import FileCheckpointCommitter
 from holdfast.core import faults
 from holdfast.core.recovery import complete_through
 from holdfast.core.retry import Retry
-from holdfast.errors import CommitError, FencedError, RestoredEndpointError, RowError, StorageError, UndeliveredError
+from holdfast.errors import (
+    CommitError,
+    ConfigError,
+    FencedError,
+    RestoredEndpointError,
+    RowError,
+    StorageError,
+    UndeliveredError,
+)
 from holdfast.sinks.ledger import check_ledger
 from holdfast.testing.local import armed
 from tests.unit.inprocess import Endpoint, Engine, InProcessBatch, PreparingSink, SendingSink
@@ -98,6 +106,32 @@ def test_work_that_an_endpoint_dropped_before_the_decision_is_not_decided(locati
     assert endpoint.called("still_prepared") == [(1,), (1,)] and endpoint.rows == [1, 2]
     engine.run(1, [3])
     assert len(endpoint.called("still_prepared")) == 2, "asked although it could not be gone: a round trip for nothing"
+
+
+class OtherNameInTasks(PreparingSink):
+    """As a class of a script that is made anew in a worker can have."""
+
+    def begin(self, task: Any) -> str:
+        self.name = "another"
+        return super().begin(task)
+
+
+def test_rows_prepared_for_a_sink_that_nobody_commits_are_not_decided(location: str, endpoint: Endpoint) -> None:
+    engine = Engine(location, OtherNameInTasks(endpoint), PreparingSink(Endpoint(), "same"))
+    engine.sinks[0].name = "prepared"
+    batch = InProcessBatch([1])
+    write = batch.write
+
+    def renamed(*arguments: Any, **options: Any) -> Any:
+        reports = write(*arguments, **options)
+        engine.sinks[0].name = "prepared"
+        return reports
+
+    batch.write = renamed  # type: ignore[method-assign]
+    engine.planned = 0
+    with pytest.raises(ConfigError, match=r"for sink 'another', but this pipeline's sinks are prepared, same"):
+        engine.coordinator.run(0, batch)
+    assert engine.log.last_decided is None
 
 
 def test_why_a_decided_checkpoint_cannot_be_committed_is_kept_on_disk(location: str, endpoint: Endpoint) -> None:

@@ -196,6 +196,8 @@ def _check_sinks(sinks: TwoPhaseCommitSink | Sequence[TwoPhaseCommitSink]) -> li
                 f"sinks must be TwoPhaseCommitSink, WriteAheadSink or IdempotentSink objects, not {type(sink).__name__}"
             )
         check_name(f"the name of sink {type(sink).__name__}", sink.name)
+        # With the object, so that it gets to tasks: a class of a script is made anew there, without what its base has.
+        vars(sink).setdefault("name", sink.name)
     names = [sink.name for sink in chosen]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
