@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from holdfast.connectors.files.rolling import Rolling
 from holdfast.connectors.files.sink import FileSink
+from holdfast.connectors.sqlite import SqliteSink
 from holdfast.errors import LostError, RowError
 from tests.unit.inprocess import Engine
 from tests.unit.test_file_sink import ids
@@ -74,3 +76,36 @@ def test_a_part_that_somebody_deleted_is_given_up_and_the_rest_is_delivered(tmp_
     engine.restart()
     engine.run(2, [4])
     assert not engine.pending and ids(tmp_path / "out") == [0, 1, 2, 4]
+
+
+class BrokenSqlite(SqliteSink):
+    """Cannot be committed while it is broken."""
+
+    broken = True
+
+    def commit(self, *arguments: Any) -> Any:
+        if self.broken:
+            raise RowError("cannot be written")
+        return super().commit(*arguments)
+
+
+def test_rows_that_a_staged_sink_gave_up_are_kept_and_sent_again(tmp_path) -> None:
+    path = tmp_path / "shop.db"
+    sink = BrokenSqlite(str(path), table="rows", name="db")
+    engine = Engine(tmp_path / "holdfast", sink)
+    with pytest.raises(RowError):
+        engine.run(0, [1, 2], [3])
+        engine.run(1, [99])
+    report = resolved(tmp_path, 0, "--give-up")["report"]
+    assert report["carried_out"] is True and sorted(ids_of(tmp_path, 0, "db")) == [1, 2, 3]
+    sink.broken = False
+    assert run("resolve", tmp_path, "--send-again", 0, "--sink", "db", "--yes").exit_code == 0
+    engine.restart()
+    engine.committed = 0
+    engine.run(1, [4])
+    engine.run(2, [5])
+    engine.restart()
+    assert not engine.pending and engine.files("again") == []
+    with sqlite3.connect(path) as connection:
+        assert sorted(connection.execute("SELECT id FROM rows")) == [(1,), (2,), (3,), (4,), (5,)]
+    connection.close()
