@@ -97,6 +97,8 @@ class Watcher:
                 self._connect()
                 return None
             raise
+        if any(end < 0 for partitions in ends.values() for end in partitions.values()):
+            return None  # a partition is without a leader at this moment: nobody knows its end
         self._write("group", json.dumps(found))
         self._write("ends", json.dumps(ends))
         return ends
