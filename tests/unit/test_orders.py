@@ -13,9 +13,7 @@ from typer.testing import CliRunner
 
 from holdfast.cli.app import app
 from holdfast.committers.file import FileCheckpointCommitter
-from holdfast.core.model import Outcome
 from holdfast.errors import (
-    CommitError,
     ConfigError,
     HoldfastError,
     LostError,
@@ -23,7 +21,6 @@ from holdfast.errors import (
     SinkError,
 )
 from tests.unit.inprocess import Endpoint, Engine, PreparingSink, SendingSink, record_batch
-from tests.unit.test_repair import LossySink, drop
 
 
 def run(*arguments: object) -> Any:
@@ -149,42 +146,6 @@ class TestAnyError:
         stuck_at(engine, endpoint, RowError("bad"))
         result = run("resolve", tmp_path, 0, "--produce-anyway", "--yes")
         assert result.exit_code == 3 and "nothing to produce again" in result.stderr
-
-
-class TestForecast:
-    def test_one_of_three_lost_without_digests_forecasts_the_rest_as_doubled(self, tmp_path, endpoint) -> None:
-        """The sink cannot match rows, so the whole replay is produced: what was committed is doubled."""
-
-        class Coarse(LossySink):
-            repairable = False
-
-        engine = Engine(tmp_path / "holdfast", Coarse(endpoint))
-        endpoint.fail("commit", *[RuntimeError("away")] * 3)
-        with pytest.raises(CommitError):
-            engine.run(0, [1, 2], [3], [4])
-        drop(endpoint, 1)
-        with pytest.raises(LostError):
-            engine.restart()
-        [stuck] = json.loads(run("resolve", tmp_path, "--json").stdout)["stuck"]
-        assert (stuck["subtasks"], stuck["rows"], stuck["certain"]) == ([1], 1, True), "only the lost one is named"
-        assert (stuck["produced"], stuck["possibly_doubled"], stuck["possibly_lost"]) == (4, 3, 0)
-        told = resolved(tmp_path, 0, "--produce-anyway")["report"]["expected"]
-        engine.restart()
-        engine.run(0, [1, 2], [3], [4])
-        doubled = len(endpoint.rows) - len(set(endpoint.rows))
-        assert doubled == told["rows_possibly_doubled"] == 3
-
-    def test_one_of_three_lost_with_digests_forecasts_none_doubled(self, tmp_path, endpoint) -> None:
-        engine = Engine(tmp_path / "holdfast", LossySink(endpoint))
-        endpoint.fail("commit", *[RuntimeError("away")] * 3)
-        with pytest.raises(CommitError):
-            engine.run(0, [1, 2], [3], [4])
-        drop(endpoint, 1)
-        engine.committed = 0  # Spark does not replay it
-        with pytest.raises(LostError):
-            engine.restart()
-        [stuck] = json.loads(run("resolve", tmp_path, "--json").stdout)["stuck"]
-        assert (stuck["subtasks"], stuck["produced"], stuck["possibly_doubled"]) == ([1], 1, 0)
 
 
 class TestWriteAhead:
@@ -323,13 +284,3 @@ def _raise(*_: Any) -> None:
 def _not_utf8() -> pa.Array:
     good = pa.array([b"ab\xff", b"ok"], pa.binary())
     return pa.Array.from_buffers(pa.string(), 2, good.buffers())
-
-
-def test_outcomes_are_enough_for_the_lost(tmp_path: Path, endpoint: Endpoint) -> None:
-    """A sink that can only say LOST: everything is named, uncertain, and can be ended."""
-    engine = Engine(tmp_path / "holdfast", PreparingSink(endpoint))
-    endpoint.fail("commit", *[Outcome.LOST] * 9)
-    with pytest.raises(LostError):
-        engine.run(0, [1], [2])
-    [stuck] = json.loads(run("resolve", tmp_path, "--json").stdout)["stuck"]
-    assert stuck["certain"] is False and stuck["possibly_doubled"] == stuck["produced"] == 2
