@@ -34,7 +34,7 @@ def resolved(*arguments: object) -> dict[str, Any]:
     return document
 
 
-def ids_of(location: Path, number: int, sink: str) -> list[int]:
+def ids_of(location: Path | str, number: int, sink: str) -> list[int]:
     result = run("resolve", location, "--rows", number, "--sink", sink)
     assert result.exit_code == 0, result.stderr
     return [json.loads(line)["id"] for line in result.stdout.splitlines()]
@@ -284,3 +284,19 @@ def _raise(*_: Any) -> None:
 def _not_utf8() -> pa.Array:
     good = pa.array([b"ab\xff", b"ok"], pa.binary())
     return pa.Array.from_buffers(pa.string(), 2, good.buffers())
+
+
+def test_rows_are_kept_and_sent_again_on_an_object_store(tmp_path: Path, endpoint: Endpoint, bucket: str) -> None:
+    location = f"s3://{bucket}/ck"
+    engine = Engine(f"{location}/holdfast", SendingSink(endpoint, FileCheckpointCommitter(str(tmp_path / "marks"))))
+    endpoint.down = False
+    engine.run(0, [1, 2], [3])
+    report = resolved(location, 0, "--give-up")["report"]
+    assert sum(file["rows"] for file in report["files"]) == 3 and engine.files("wal") == []
+    assert run("resolve", location, "--send-again", 0, "--yes").exit_code == 0
+    endpoint.down = None
+    engine.restart()
+    engine.run(1, [4])
+    assert sorted(endpoint.rows) == [1, 2, 3, 4] and not engine.pending
+    assert sorted(ids_of(location, 0, "sending")) == [1, 2, 3]
+    assert run("status", location).exit_code == 0
