@@ -36,7 +36,6 @@ PROTOCOL = (
         "core/fence.py",
         "return all(generation <= own for generation in claimed)",
         "return True",
-        "tests/unit/test_log.py",
     ),
     _rule(
         "the fence: slots of older generations are left open",
@@ -224,8 +223,8 @@ WAYS_OUT = (
     _rule(
         "resolve: an order that cannot be carried out is taken",
         "checkpoint/resolve.py",
-        "check_way(location, finding, how)",
-        "pass",
+        "committed = engine_position(location)[1]",
+        "committed = None",
         "tests/unit/test_resolve.py",
     ),
     _rule(
@@ -338,10 +337,17 @@ SINKS = (
         f"{CRASH}[04-files-kill]",
     ),
     _rule(
-        "files: a file that is there is made again",
-        "connectors/files/complete.py",
-        "if not folder.exists(_target(folder, roll)):",
-        "if True:",
+        "files: parts that are decided are swept",
+        "connectors/files/parts.py",
+        'named = [Committable("", 0, name)] if name in keep else []',
+        "named = []",
+        "tests/unit/test_file_sink.py",
+    ),
+    _rule(
+        "files: parts that nobody decided stay",
+        "connectors/files/parts.py",
+        "if match is not None and may_undo(Leftover(match, name), generation, named):",
+        "if False:",
         "tests/unit/test_file_sink.py",
     ),
 )

@@ -11,6 +11,7 @@ import pytest
 from holdfast.checkpoint.ports import Committed
 from holdfast.committers.file import FileCheckpointCommitter
 from holdfast.core import faults
+from holdfast.core.model import RecordKind
 from holdfast.core.recovery import complete_through
 from holdfast.core.retry import Retry
 from holdfast.errors import (
@@ -222,6 +223,12 @@ def test_rule_15_a_ledger_behind_the_commit_records_is_refused(location: str, en
     for ledger in ({run.lineage: 1}, {}):
         with pytest.raises(RestoredEndpointError, match="accept-restored"):
             check_ledger(run, "the ledger", ledger, sink="prepared")
+    # An operator has accepted that it lacks them.
+    order = {"prepared": {"how": "accept-restored", "through": 2}}
+    engine.log.decide(2, ["prepared"], (), timestamp=1, state={}, kind=RecordKind.REPAIR, resolution=order)
+    assert engine.restart().committed == {}
+    engine.run(3, [3])
+    assert engine.restart().committed["prepared"].checkpoint_id == 3
 
 
 def test_a_take_over_gives_the_location_a_new_lineage_and_still_delivers_what_is_decided(
@@ -232,8 +239,9 @@ def test_a_take_over_gives_the_location_a_new_lineage_and_still_delivers_what_is
     first.run(0, [1])
     engine = Engine(location, PreparingSink(Endpoint(), "sending"))
     engine.coordinator.close(0.0)
+    before = engine.log.lineage
     run = engine.restart(SendingSink(endpoint, marks), take_over=True)
-    assert run.take_over and run.lineage not in (first.log.lineage, "")
+    assert run.take_over and run.lineage not in (first.log.lineage, before, "")
     engine.run(0, [2])
     assert endpoint.rows == [1, 2]
 
@@ -283,3 +291,16 @@ def _full_at(number: int, mode: str, folder: Path, monkeypatch: pytest.MonkeyPat
     assert sorted(endpoint.rows) == [1, 2, 3] and sorted(sending.rows) == [1, 2, 3], f"write {number}, {mode}"
     assert endpoint.prepared == {} and engine.pending == [], f"write {number}, {mode}"
     return fired
+
+
+def test_the_end_of_a_run_tells_sinks_of_what_is_complete(location: str, endpoint: Endpoint, tmp_path: Path) -> None:
+    """A backlog that the last seconds of a run delivered leaves no file of the log behind."""
+    marks = FileCheckpointCommitter(str(tmp_path / "marks"))
+    engine = Engine(location, SendingSink(endpoint, marks), PreparingSink(Endpoint(), "prompt"))
+    endpoint.down = False
+    for number in range(3):
+        engine.run(number, [number])
+    endpoint.down = None
+    engine.now += 60
+    assert engine.coordinator.drain(10) and engine.coordinator.tell(10)
+    assert endpoint.called("complete") == [(0,), (1,), (2,)] and engine.files("wal") == []

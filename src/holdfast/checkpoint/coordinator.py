@@ -185,6 +185,11 @@ class Coordinator:
             timeout,
         )
 
+    def tell(self, timeout: float) -> bool:
+        """Wait until every sink knows of all that is complete, and has thrown away what it kept for it."""
+        self._loops.wake()
+        return self._loops.wait(lambda: self.failure is not None or all(d.told for d in self.deliveries), timeout)
+
     def undelivered(self) -> UndeliveredError | None:
         """What is left, by sink, checkpoints and rows; None when nothing is."""
         return refusals.undelivered(self._log, self._sinks, {d.sink.name: d.problem for d in self.deliveries})

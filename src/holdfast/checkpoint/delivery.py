@@ -91,6 +91,11 @@ class Delivery:
         """Whether the sink was told that this checkpoint is complete."""
         return checkpoint_id not in self._awaited
 
+    @property
+    def told(self) -> bool:
+        """Whether the sink was told of every checkpoint that is complete."""
+        return self._awaited <= {c.checkpoint_id for c in plan_recovery(self._log.facts)}
+
     def step(self) -> float | None:
         """One move. Seconds until the next is due; 0: at once; None: when something is decided, or never."""
         if self.failure is not None:
