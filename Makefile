@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Spark runs on the Java that setup found, whatever PATH says.
 RUN = JAVA_HOME="$$(cat .venv/java-home)" $(BIN)
 
-.PHONY: help setup demo lint test matrix mutants bench bench-overhead bench-history bench-memory bench-kafka bench-postgres clean
+.PHONY: help setup demo lint test matrix mutants bench bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
@@ -35,10 +35,13 @@ mutants: setup  ## break the protocol on purpose; every break must be found by a
 	@$(RUN)/python -m tests.prepare
 	@$(RUN)/python scripts/mutants.py
 
-bench: bench-overhead bench-history bench-memory  ## all three benchmarks
+bench: bench-overhead bench-backlog bench-history bench-memory  ## all four benchmarks of the kernel
 
 bench-overhead: setup  ## a micro-batch through holdfast against a bare foreachBatch
 	@$(RUN)/python -m bench.overhead
+
+bench-backlog: setup  ## what pending checkpoints of some sinks cost another one
+	@$(RUN)/python -m bench.backlog
 
 bench-history: setup  ## starting and one more checkpoint, after 100 and after 100,000
 	@$(RUN)/python -m bench.history

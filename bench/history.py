@@ -63,6 +63,8 @@ class Pipeline:
     def run(self, coordinator: Coordinator, count: int = 1) -> None:
         for checkpoint_id in range(self.done, self.done + count):
             coordinator.run(checkpoint_id, OnePartition())
+            if checkpoint_id % 100 == 99:  # the write-ahead sink may lag, and is not measured
+                coordinator.drain(60.0)
         self.done += count
 
     def copied_to(self, location: Path) -> Pipeline:
@@ -77,8 +79,9 @@ def build(location: Path, sizes: Sequence[int]) -> list[Pipeline]:
     made = []
     for size in sorted(sizes):
         pipeline.run(coordinator, size - pipeline.done)
+        coordinator.drain(60.0)
         made.append(pipeline.copied_to(location / str(size)))
-    coordinator.close()
+    coordinator.close(60.0)
     return made
 
 
@@ -92,7 +95,8 @@ def measure(pipeline: Pipeline) -> dict[str, float]:
     """One new run of the query: its start, one checkpoint, and a look at the statistics."""
     start, coordinator = milliseconds(pipeline.start)
     run, _ = milliseconds(lambda: pipeline.run(coordinator))
-    coordinator.close()
+    coordinator.drain(60.0)
+    coordinator.close(60.0)
     listing, found = milliseconds(lambda: hf.checkpoints(str(pipeline.location), last=10))
     assert [c.checkpoint_id for c in found] == list(range(pipeline.done - 10, pipeline.done))
     return {START: start, RUN: run, LIST: listing}

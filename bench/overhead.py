@@ -29,7 +29,7 @@ from bench.report import Bar, Report
 from bench.sinks import Nowhere
 
 ROWS = 1000
-FACTOR, EXTRA_MS = 1.3, 30.0
+FACTOR, EXTRA_MS = 1.2, 20.0
 TRIGGER, CALL = "trigger", "foreachBatch"
 Sample = dict[str, float]
 

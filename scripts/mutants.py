@@ -61,7 +61,7 @@ MUTANTS = (
     ),
     Mutant(
         "the ledger: the mark is not written",
-        "connectors/sqlite.py",
+        "connectors/sqlite_table.py",
         "        connection.execute(_ADD_TO_LEDGER, row)\n",
         "",
         (f"{CRASH}[05-sqlite-lost]",),
@@ -76,8 +76,8 @@ MUTANTS = (
     Mutant(
         "the fsync of a record",
         "checkpoint/storage.py",
-        "            file.flush()\n            os.fsync(file.fileno())\n        if exclusive:",
-        "            file.flush()\n        if exclusive:",
+        "        file.flush()\n        os.fsync(file.fileno())\n    if exclusive:",
+        "        file.flush()\n    if exclusive:",
         ("tests/unit/test_storage.py",),
     ),
     Mutant(

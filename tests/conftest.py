@@ -9,12 +9,13 @@ import pytest
 from tests import class_archive
 from tests.servers.cassandra import CassandraServer
 from tests.servers.kafka import KafkaBroker
+from tests.servers.kafka_cluster import KafkaCluster
 
 class_archive.use()
 # Examples and the demo start their own Spark, and no test runs one for so long that the second compiler pays.
 class_archive.add_option("-XX:TieredStopAtLevel=1")
 
-SERVERS = ("cassandra", "kafka", "postgres", "spark")
+SERVERS = ("cassandra", "kafka_cluster", "kafka", "postgres", "spark")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,3 +43,12 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     broker.start()
     yield broker
     broker.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Three real brokers."""
+    cluster = KafkaCluster(Path(tmp_path_factory.mktemp("cluster")))
+    cluster.start()
+    yield cluster
+    cluster.stop()

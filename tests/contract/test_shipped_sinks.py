@@ -40,9 +40,23 @@ def read_table(path):
             return []
 
 
-def assert_all_ran(report, *skipped):
-    assert set(report.skipped) == set(skipped), report.skipped
-    assert set(report.passed) | set(skipped) == set(CHECKS)
+#: checks that need to be given something, or that ask for what not every sink has
+OPTIONAL = {
+    "bad_value_is_refused_in_the_task",
+    "still_prepared_tells_the_truth",
+    "changed_options_change_nothing_decided",
+    "restored_endpoint_is_refused",
+    "repair_is_repeated",
+}
+
+
+def assert_all_ran(report, *skipped, ran=(), not_exercised=()):
+    """All checks passed but these; of the optional ones at least those in `ran`; every fault fired that could."""
+    assert set(report.skipped) - OPTIONAL == set(skipped), report.skipped
+    assert not set(ran) & set(report.skipped), report.skipped
+    assert set(report.not_exercised) == set(not_exercised), report.not_exercised
+    assert set(report.passed) | set(report.skipped) | set(not_exercised) == set(CHECKS)
+    assert [why for why in report.not_fired.values() if "should have happened" in why] == []
 
 
 def test_sqlite_ledger(tmp_path):
@@ -75,7 +89,9 @@ def test_write_ahead_with_an_idempotent_send(tmp_path, kind):
             return AppendOnce(tmp_path, hf.FileCheckpointCommitter(str(tmp_path / "marks")))
         return AppendOnce(tmp_path, hf.SqlCheckpointCommitter(f"sqlite:///{tmp_path}/marks.db"))
 
-    assert_all_ran(exercise_sink(make, lambda: read_json(tmp_path)))
+    report = exercise_sink(make, lambda: read_json(tmp_path), ledger=True)
+    assert_all_ran(report, ran=["restored_endpoint_is_refused"])
+    assert {fault.partition("=")[0] for fault in report.not_fired} == {"offsets", "repair"}
 
 
 def test_renamed_files(tmp_path, renamed_files):
@@ -85,6 +101,12 @@ def test_renamed_files(tmp_path, renamed_files):
         leftovers=lambda: [path.name for path in tmp_path.glob("_*")],
     )
     assert_all_ran(report, "mark_is_lost")
+    fired = {fault.fault for fault in report.faults if fault.check == "every_fault_point" and fault.fired}
+    assert len(fired) == 14
+    none = ("commit.subtask", "commit.mark", "offsets", "repair")
+    assert set(report.not_fired) == {f"{point}={mode}" for point in none for mode in ("error", "lost")}
+    assert report.not_fired["commit.subtask=lost"] == "its commit has no such step"
+    assert "14 of 22 faults fired\n- commit.subtask=error did not fire: its commit has no such step" in str(report)
 
 
 def test_http_endpoint(tmp_path, http_endpoint):
@@ -93,7 +115,7 @@ def test_http_endpoint(tmp_path, http_endpoint):
         report = exercise_sink(
             lambda: http_endpoint.HttpEndpoint(server.url, committer=committer), lambda: list(server.rows)
         )
-    assert_all_ran(report)
+    assert_all_ran(report, ran=["restored_endpoint_is_refused"])
 
 
 def test_upsert_endpoint(tmp_path, upsert_endpoint):
@@ -103,4 +125,8 @@ def test_upsert_endpoint(tmp_path, upsert_endpoint):
         guarantee="effectively-once",
         leftovers=lambda: [path.name for path in tmp_path.glob(".*")],
     )
-    assert_all_ran(report, "invisible_before_the_decision", "mark_is_lost")
+    commits = ["commit_answer_is_lost", "commit_is_retried"]
+    assert_all_ran(report, "invisible_before_the_decision", "mark_is_lost", not_exercised=commits)
+    assert (
+        report.not_exercised["commit_is_retried"] == "commit.sink=error did not fire: its tasks leave nothing to commit"
+    )

@@ -9,7 +9,9 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,19 @@ from holdfast.testing.audit import AuditReport, audit
 ROOT = Path(__file__).parents[2]
 FILES, ROWS = 3, 200
 WORDS = ("oak", "elm", "ash", "fir")
+#: kind of sink -> where its rows are: the endpoint of a write-ahead sink, tables of SQLite
+TABLES = {"sqlite": ("orders", "copy"), "write-ahead": ("endpoint",), "beside": ("endpoint", "orders")}
+#: id, word, and the time in seconds since the epoch
+Row = tuple[int, str, float]
+
+
+def input_row(number: int) -> Row:
+    """The row of an id, with all its columns."""
+    return number, WORDS[number % 4], datetime.fromisoformat(_at(number)).timestamp()
+
+
+def _at(number: int) -> str:
+    return f"2024-01-01T00:{number // ROWS:02d}:{number % 60:02d}+00:00"
 
 
 class Work:
@@ -26,11 +41,15 @@ class Work:
 
     #: how many checkpoints the input makes
     checkpoints = FILES
+    #: the program that is run
+    module = "tests.crash.job"
 
     def __init__(self, folder: Path, sink: str) -> None:
         self.folder, self.sink = folder, sink
         self.runs = 0
-        (folder / "once").mkdir(parents=True)
+        #: run -> the fault that it was to run into
+        self._armed: dict[int, str] = {}
+        folder.mkdir(parents=True)
         self.make_input()
 
     def make_input(self) -> None:
@@ -43,8 +62,7 @@ class Work:
         """One more input file of ROWS rows; ids are unique over all files."""
         lines = []
         for i in range(number * ROWS, (number + 1) * ROWS):
-            at = f"2024-01-01T00:{number:02d}:{i % 60:02d}Z"
-            lines.append(json.dumps({"id": i, "word": WORDS[i % 4], "at": at}))
+            lines.append(json.dumps({"id": i, "word": WORDS[i % 4], "at": _at(i)}))
         path = self.folder / "in" / f"{number}.json"
         path.with_suffix(".tmp").write_text("\n".join(lines) + "\n")
         path.with_suffix(".tmp").rename(path)
@@ -54,37 +72,81 @@ class Work:
     def start(self, fault: str = "", **spec: Any) -> subprocess.Popen[bytes]:
         """Start a driver in a session of its own, so that its JVM and workers can be ended with it."""
         self.runs += 1
-        for fired in (self.folder / "once").iterdir():
-            fired.unlink()
+        self.once.mkdir()
         spec = {"work": str(self.folder), "sink": self.sink, **spec}
-        env = {**os.environ, "PYTHONPATH": f"{_source()}:{ROOT}", faults.ONCE: str(self.folder / "once")}
+        env = {**os.environ, "PYTHONPATH": f"{_source()}:{ROOT}", faults.ONCE: str(self.once)}
         env.pop(faults.VARIABLE, None)
         if fault:
-            env[faults.VARIABLE] = fault
-        command = [sys.executable, "-m", "tests.crash.job", json.dumps(spec)]
+            env[faults.VARIABLE] = self._armed[self.runs] = fault
+        command = [sys.executable, "-m", self.module, json.dumps(spec)]
         with (self.folder / f"run-{self.runs}.log").open("wb") as log:
             return subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True)
 
-    def run(self, fault: str = "", *, timeout: float = 240, **spec: Any) -> int:
-        """Run a driver to its end, whichever it is; nothing of it stays alive. Returns its exit code."""
+    def run(self, fault: str = "", *, timeout: float = 240, may_miss: bool = False, **spec: Any) -> int:
+        """Run a driver to its end, whichever it is; nothing of it stays alive. Returns its exit code.
+
+        The fault must have fired, unless it `may_miss`: then the caller looks.
+        """
         process = self.start(fault, **spec)
         try:
-            return process.wait(timeout)
+            code = process.wait(timeout)
         finally:
             end(process)
+        if may_miss:
+            self.missed()
+        self.assert_fired()
+        return code
 
     def run_clean(self, fault: str = "", **spec: Any) -> None:
-        """A run that must succeed."""
+        """A run that must succeed, also when it meets a fault."""
         code = self.run(fault, **spec)
         assert code == 0, f"exit code {code}\n{self.log()}"
 
-    def fired(self) -> set[str]:
-        """The fault points that the last run came to."""
-        return {path.name for path in (self.folder / "once").iterdir()}
+    def crash(self, fault: str = "", **spec: Any) -> None:
+        """A run that must meet its fault and fail; without a fault it must fail all the same."""
+        code = self.run(fault, **spec)
+        assert code != 0, f"{fault or 'this run'} did not fail\n{self.log()}"
+
+    def kill_when(self, fault: str, condition: Callable[[], Any], **spec: Any) -> None:
+        """Start a driver that hangs in this fault, and kill it as soon as the condition holds."""
+        driver = self.start(fault, **spec)
+        try:
+            wait_for(lambda: (self.fired() and condition()) or driver.poll() is not None, f"{fault} and the rest")
+            assert driver.poll() is None, f"the driver ended by itself\n{self.log()}"
+        finally:
+            end(driver)
+
+    def missed(self) -> None:
+        """The last run was too slow or too fast for its fault: it is tried another way."""
+        if not self.fired():
+            self._armed.pop(self.runs, None)
+
+    @property
+    def once(self) -> Path:
+        """Where the last run notes the faults that fired."""
+        return self.folder / f"once-{self.runs}"
+
+    def fired(self, run: int | None = None) -> set[str]:
+        """The fault points that a run came to, the last one by default."""
+        return {path.name for path in (self.folder / f"once-{run or self.runs}").iterdir()} - {"begin"}
+
+    def inside(self, fault: str) -> set[str]:
+        """The other points that the driver was inside of when this fault fired in the last run."""
+        return set((self.once / fault).read_text().split())
+
+    def assert_fired(self) -> None:
+        """Every fault of every run so far did fire: a case that meets no fault shows nothing."""
+        for run, fault in self._armed.items():
+            missing = set(faults.parse(fault)) - self.fired(run)
+            assert not missing, f"run {run}: {', '.join(missing)} of {fault} never fired\n{self.log(run)}"
 
     def log(self, run: int | None = None) -> str:
         """The tail of a run's output."""
-        return (self.folder / f"run-{run or self.runs}.log").read_text(errors="replace")[-6000:]
+        return self.printed(run)[-6000:]
+
+    def printed(self, run: int | None = None) -> str:
+        """All that a run printed, the last one by default."""
+        return (self.folder / f"run-{run or self.runs}.log").read_text(errors="replace")
 
     # -- what is at the endpoints -----------------------------------------------------------------------------------
 
@@ -92,12 +154,21 @@ class Work:
         """The ids that went in."""
         return list(range(len(list((self.folder / "in").iterdir())) * ROWS))
 
-    def received(self, table: str = "orders") -> list[int]:
-        """The ids at the endpoint, as a plain reader sees them."""
-        if self.sink == "write-ahead":
+    def received(self, table: str = "orders") -> list[Row]:
+        """The rows at the endpoint with all their columns, as a plain reader sees them."""
+        if table == "endpoint":
             files = (self.folder / "endpoint").glob("*.txt")
-            return [int(line) for file in files for line in file.read_text().splitlines()]
-        return [row[0] for row in self.query(f"SELECT id FROM {table}")]
+            rows: Iterable[Any] = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        else:
+            rows = self.query(f"SELECT id, word, at FROM {table}")
+        return [(number, word, datetime.fromisoformat(at).timestamp()) for number, word, at in rows]
+
+    def sends(self) -> dict[tuple[int, int], int]:
+        """How often the write-ahead endpoint was sent each (checkpoint, subtask)."""
+        journal = self.folder / "endpoint" / "journal"
+        lines = journal.read_text().splitlines() if journal.exists() else []
+        counts = Counter(tuple(map(int, line.split())) for line in lines)
+        return {(checkpoint, subtask): times for (checkpoint, subtask), times in counts.items()}
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
         """Rows of the SQLite endpoint."""
@@ -109,14 +180,19 @@ class Work:
 
     def audits(self) -> list[AuditReport]:
         """One report for each endpoint."""
-        tables = ["orders", "copy"] if self.sink == "sqlite" else ["orders"]
-        return [audit(self.sent(), self.received(table)) for table in tables]
+        return [audit(map(input_row, self.sent()), self.received(table)) for table in TABLES[self.sink]]
 
-    def assert_clean(self) -> None:
-        """Every row once, nothing pending, nothing left behind."""
+    def assert_clean(self, *, resent: int = 0) -> None:
+        """Every row once with all its columns, nothing pending, nothing left behind, nothing sent twice.
+
+        `resent`: so many subtasks were sent twice to a write-ahead endpoint, because the case is about that (W9).
+        """
+        self.assert_fired()
         for report in self.audits():
             assert report.ok, f"{report}\n{self.log()}"
         self.assert_log_clean()
+        twice = {place: times for place, times in self.sends().items() if times > 1}
+        assert len(twice) == resent and set(twice.values()) <= {2}, f"sent more than once: {twice}\n{self.log()}"
 
     def assert_log_clean(self) -> None:
         """Each checkpoint decided once and committed; no log file that nobody needs."""
@@ -128,6 +204,15 @@ class Work:
         assert sorted(decided) == list(range(self.checkpoints)), f"each checkpoint is decided once, not {decided}"
         committed = {int(p.name.split(".")[0]) for p in (self.log_folder / "commits").iterdir()}
         assert committed == set(range(self.checkpoints)), committed
+
+    def generations(self) -> int:
+        """How many drivers have claimed this location."""
+        return len([path for path in (self.log_folder / "generations").iterdir() if path.name.isdigit()])
+
+    def committed_by(self, checkpoint_id: int) -> set[str]:
+        """The sinks that have a commit record of a checkpoint."""
+        files = (self.log_folder / "commits").glob(f"{checkpoint_id}.*.json")
+        return {str(json.loads(path.read_text())["record"]["sink"]) for path in files}
 
     def records(self, kind: str) -> list[dict[str, Any]]:
         """The records of one kind, in the order of their slots."""

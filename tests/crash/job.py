@@ -34,7 +34,8 @@ class FolderEndpoint(hf.WriteAheadSink):
         temporary = folder / f".{uuid.uuid4().hex}"
         with temporary.open("w") as file:
             for batch in values:
-                file.writelines(f"{number}\n" for number in batch.column("id").to_pylist())
+                rows = [[row["id"], row["word"], row["at"].isoformat()] for row in batch.to_pylist()]
+                file.writelines(f"{json.dumps(row)}\n" for row in rows)
         temporary.rename(folder / f"{task.lineage}-{checkpoint_id}-{task.subtask}.txt")
         with (folder / "journal").open("a") as journal:
             journal.write(f"{checkpoint_id} {task.subtask}\n")
@@ -46,7 +47,8 @@ def make_sinks(kind: str, work: str) -> list[hf.TwoPhaseCommitSink]:
     if kind == "sqlite":
         return [hf.SqliteSink(f"{work}/out.db", "orders"), hf.SqliteSink(f"{work}/out.db", "copy")]
     Path(work, "endpoint").mkdir(exist_ok=True)
-    return [FolderEndpoint(f"{work}/endpoint")]
+    endpoint = FolderEndpoint(f"{work}/endpoint")
+    return [endpoint] if kind == "write-ahead" else [endpoint, hf.SqliteSink(f"{work}/out.db", "orders")]
 
 
 def main() -> None:
@@ -86,6 +88,8 @@ def main() -> None:
         name=spec.get("name", "crash-test"),
         checkpoint_location=f"{work}/checkpoint",
         take_over=spec.get("take_over", False),
+        retry=hf.Retry(for_=spec["retry"]) if "retry" in spec else None,
+        drain_timeout=spec.get("drain_timeout", 60.0),
     )
     query = writer.outputMode(mode).trigger(availableNow=True).start()
     query.awaitTermination()

@@ -142,10 +142,6 @@ class KafkaWork(Work):
         """The newest checkpoint with a decision."""
         return max(int(record["checkpoint_id"]) for record in self.records("decision"))
 
-    def commits(self, checkpoint_id: int) -> list[str]:
-        """The commit records of a checkpoint."""
-        return sorted(p.name for p in (self.log_folder / "commits").glob(f"{checkpoint_id}.*"))
-
     def rows_decided(self, checkpoint_id: int) -> int:
         """The rows of a checkpoint, as decided for the two-phase sink."""
         record = next(r for r in self.records("decision") if r["checkpoint_id"] == checkpoint_id)
@@ -194,6 +190,8 @@ class KafkaWork(Work):
                     if message.error():
                         ended.add(message.partition())
                     else:
+                        # Key and value are the same text; one without the other would be half a row.
+                        assert message.key() == message.value(), f"{message.key()!r} {message.value()!r}"
                         found[message.partition(), message.offset()] = int(message.value())
         finally:
             consumer.close()
@@ -209,8 +207,9 @@ class KafkaWork(Work):
         found = {p.partition: p.offset for p in asked}
         return {partition: rows - max(0, found.get(partition, 0)) for partition, rows in enumerate(SOURCE)}
 
-    def assert_clean(self, *, repairs: int | None = 0) -> None:
+    def assert_clean(self, *, repairs: int | None = 0, resent: int = 0) -> None:
         """Every row once in every topic, at all times; nothing open, pending or left behind; the group at the end."""
+        self.assert_fired()
         self.assert_log_clean()
         if repairs is not None:
             assert len(self.records("repair")) == repairs, self.records("repair")

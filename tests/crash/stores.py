@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable
+from datetime import UTC
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ import psycopg
 import pyarrow.dataset as ds
 
 from holdfast.core.naming import operator_id
-from tests.crash.harness import ROWS, WORDS
+from tests.crash.harness import ROWS, WORDS, input_row
 from tests.servers.cassandra import CassandraServer
 from tests.servers.postgres import execute
 
@@ -39,6 +40,14 @@ class Store(ABC):
     @abstractmethod
     def received(self) -> list[int]:
         """The ids there, as any reader sees them."""
+
+    def rows(self) -> list[Any]:
+        """The rows there with all their columns; a store of ids alone has no more."""
+        return list(self.received())
+
+    def expected(self, number: int) -> Any:
+        """The row of an id, as `rows` gives it."""
+        return number
 
     @abstractmethod
     def assert_nothing_left(self, name: str, checkpoints: int) -> None:
@@ -68,6 +77,17 @@ class Files(Store):
         if not found.files:
             return []
         return [int(value) for value in found.to_table(columns=[self._column]).column(0).to_pylist()]
+
+    def rows(self) -> list[Any]:
+        """See Store."""
+        if self._column != "id":
+            return self.received()
+        table = ds.dataset(str(self.folder), format="parquet", partitioning="hive").to_table(["id", "word", "at"])
+        return [(row["id"], row["word"], row["at"].timestamp()) for row in table.to_pylist()]
+
+    def expected(self, number: int) -> Any:
+        """See Store."""
+        return input_row(number) if self._column == "id" else number
 
     def parts(self) -> list[Path]:
         """Rows that are decided or not, and in no committed file."""
@@ -101,6 +121,17 @@ class Postgres(Store):
     def received(self) -> list[int]:
         """See Store."""
         return [int(row[0]) for row in execute(self._dsn, f"SELECT {self._column} FROM {self._table}")]
+
+    def rows(self) -> list[Any]:
+        """See Store."""
+        if self._column != "id":
+            return self.received()
+        found = execute(self._dsn, f"SELECT id, word, at FROM {self._table}")
+        return [(number, word, at.timestamp()) for number, word, at in found]
+
+    def expected(self, number: int) -> Any:
+        """See Store."""
+        return input_row(number) if self._column == "id" else number
 
     def prepared(self) -> list[str]:
         """Prepared transactions of this database."""
@@ -141,6 +172,15 @@ class Cassandra(Store):
     def received(self) -> list[int]:
         """See Store."""
         return [row["id"] for row in self._rows()]
+
+    def rows(self) -> list[Any]:
+        """See Store."""
+        found = self._server.execute(f"SELECT id, word, at FROM crash.{self._table}")
+        return [(row["id"], row["word"], row["at"].replace(tzinfo=UTC).timestamp()) for row in found]
+
+    def expected(self, number: int) -> Any:
+        """See Store."""
+        return input_row(number)
 
     def _rows(self) -> list[dict[str, Any]]:
         return self._server.execute(f"SELECT id, writetime(word) AS written FROM crash.{self._table}")

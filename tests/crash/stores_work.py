@@ -58,11 +58,11 @@ class StoresWork(Work):
 
     def audits(self) -> list[AuditReport]:
         """See Work."""
-        return [audit(self.sent(), store.received()) for store in self.stores]
+        return [audit([store.expected(number) for number in self.sent()], store.rows()) for store in self.stores]
 
-    def assert_clean(self) -> None:
+    def assert_clean(self, *, resent: int = 0) -> None:
         """Every row once in every store, at all times; nothing pending, nothing left behind."""
-        super().assert_clean()
+        super().assert_clean(resent=resent)
         for store in self.stores:
             store.assert_nothing_left(self.name, self.checkpoints)
         for watch in self._watches:

@@ -24,19 +24,19 @@ def work(tmp_path: Path, kafka: KafkaBroker) -> Iterator[KafkaWork]:
 
 def test_partitions_go_from_2_to_8_to_3_with_a_crash_at_each(work: KafkaWork) -> None:
     """What an earlier scale left open is ended by the next, and what it had decided is committed."""
-    assert work.run("decision=kill", partitions=2) != 0
+    work.crash("decision=kill", partitions=2)
     assert len(work.open_transactions()) == 2
-    assert work.run("decision=kill-after", partitions=8) != 0
+    work.crash("decision=kill-after", partitions=8)
     left = [ids.parse(name) for name in work.open_transactions()]
     assert {(name.generation, name.subtask) for name in left if name} == {(1, n) for n in range(8)}
-    assert work.run("task.prepared=kill", partitions=3) != 0
+    work.crash("task.prepared=kill", partitions=3)
     work.run_clean(partitions=3)
     work.assert_clean()
 
 
 def paused_task(work: KafkaWork) -> int:
     """The process of the task that pauses before it begins, once it does."""
-    note = work.folder / "once" / "begin"
+    note = work.once / "begin"
     wait_for(lambda: note.exists() and note.read_text(), "a task pauses before it begins")
     process = int(note.read_text())
     wait_for(lambda: state_of(process) == "T", "the task is paused")

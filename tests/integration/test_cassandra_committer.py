@@ -7,14 +7,17 @@ import random
 import threading
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.checkpoint.ports import Committed, Run
 from holdfast.committers.cassandra import CassandraCheckpointCommitter
 from holdfast.core.naming import job_id, operator_id
-from holdfast.errors import CommitError, ConfigError, HoldfastError
+from holdfast.errors import CommitError, ConfigError, HoldfastError, MarkError, RestoredEndpointError, SinkError
 from tests.servers.cassandra import DATACENTER, CassandraServer
+from tests.unit.inprocess import Endpoint, Engine, SendingSink
 
 LINEAGE, OTHER = "a" * 32, "b" * 32
 ONE_COPY = {"class": "SimpleStrategy", "replication_factor": 1}
@@ -165,8 +168,12 @@ def test_a_table_of_somebody_else_is_left_alone(cassandra: CassandraServer, make
 
 
 def test_a_wrong_password_is_told_without_it(make: Make) -> None:
-    with pytest.raises(HoldfastError, match="does not let user 'cassandra' in") as info:
+    with pytest.raises(
+        ConfigError, match=r"^the marks of sink 'target': Cassandra at .*does not let user 'cas"
+    ) as info:
         make(password="hunter2")
+    with pytest.raises(ConfigError, match="lets nobody in without a password: give username and password"):
+        make(username=None, password=None)
     assert "hunter2" not in str(info.value)
 
 
@@ -184,11 +191,54 @@ def test_tls(cassandra: CassandraServer, make: Make) -> None:
     ca = str(cassandra.certificate)
     make(tls={"ca": ca}).commit_checkpoint(0, 1)
     assert make(tls={"ca": ca, "check_hostname": False}).is_checkpoint_committed(0, 1)
-    with pytest.raises(HoldfastError, match=r"cannot be reached.*CERTIFICATE_VERIFY_FAILED"):
+    with pytest.raises(SinkError, match=r"cannot be reached.*CERTIFICATE_VERIFY_FAILED"):
         make(tls=True)
 
 
 def test_an_unknown_datacenter_is_named(make: Make) -> None:
-    with pytest.raises(HoldfastError, match="no host is in datacenter 'moon'"):
+    with pytest.raises(SinkError, match="no host is in datacenter 'moon'"):
         make(local_dc="moon")
     make(local_dc=DATACENTER).commit_checkpoint(0, 1)
+
+
+def test_rule_15_marks_that_are_dropped_or_older_than_what_was_committed_are_refused(
+    cassandra: CassandraServer, make: Make, keyspace: str, tmp_path: Path
+) -> None:
+    """A table restored from an older snapshot, a table dropped, a keyspace dropped: each start says so."""
+    table = f"{keyspace}.holdfast_committer"
+
+    def start() -> None:
+        sink = SendingSink(Endpoint(), make(), "target")
+        known = {"target": Committed(5, 1_700_000_000_000)}
+        sink.open(Run("orders", LINEAGE, 0, str(tmp_path), last_decided=9, committed=known))
+
+    make().commit_checkpoint(1, 5)
+    make().commit_checkpoint(0, 3)
+    start()
+    cassandra.execute(f"TRUNCATE {table}")
+    make().commit_checkpoint(0, 3)
+    where = rf"CassandraCheckpointCommitter at 127\.0\.0\.1:\d+, {table}\) of sink 'target'"
+    with pytest.raises(RestoredEndpointError, match=rf"{where} knows.*up to checkpoint 3; .*4 to 5") as caught:
+        start()
+    assert caught.value.behind == (4, 5)
+    for drop in (f"DROP TABLE {table}", f"DROP KEYSPACE {keyspace}"):
+        cassandra.execute(drop)
+        for _ in range(2):  # the first start makes it anew
+            with pytest.raises(RestoredEndpointError, match="none; but checkpoints 0 to 5"):
+                start()
+
+
+def test_d10_a_mark_that_cassandra_refuses_stops_the_query_after_one_send(
+    cassandra: CassandraServer, make: Make, keyspace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.sinks.write_ahead.MARK_WAITS", (0.0, 0.0))
+    make()
+    user = f"reader_{uuid.uuid4().hex[:8]}"
+    cassandra.execute(f"CREATE ROLE {user} WITH PASSWORD = 'secret-word' AND LOGIN = true")
+    cassandra.execute(f"GRANT SELECT ON KEYSPACE {keyspace} TO {user}")
+    endpoint = Endpoint()
+    engine = Engine(tmp_path / "log", SendingSink(endpoint, make(username=user, password="secret-word"), "target"))
+    with pytest.raises(MarkError, match=r"checkpoint 0, subtask 0 was sent.*no MODIFY permission.*once more") as info:
+        engine.run(0, [1])
+    assert "secret-word" not in str(info.value)
+    assert endpoint.called("send") == [(0,)]

@@ -17,7 +17,7 @@ import pytest
 import holdfast as hf
 from holdfast.committers import cassandra_client
 from holdfast.connectors.cassandra import send
-from holdfast.errors import ConfigError, HoldfastError, RowError
+from holdfast.errors import ConfigError, RowError, SinkError
 from holdfast.sinks.subtask import make_task, running
 from holdfast.sinks.write_ahead import _Deliver
 from holdfast.testing.local import LocalBatch, LocalQuery, LocalRun
@@ -344,8 +344,13 @@ def test_an_order_that_orders_nothing_is_refused(rig: Rig, order_by: str, messag
 
 def test_a_start_without_the_server_says_which_and_that_nothing_is_lost(rig: Rig) -> None:
     port = free_port()
-    with pytest.raises(HoldfastError, match=rf"127\.0\.0\.1:{port} cannot be reached.*Nothing is lost"):
+    where = rf"Cassandra at 127\.0\.0\.1:{port} cannot be reached.*Nothing is lost"
+    with pytest.raises(SinkError, match=f"the marks of sink 'cassandra-.*{where}"):
         rig.start(port=port)
+    marks = hf.FileCheckpointCommitter(str(rig.folder / "marks"))
+    with pytest.raises(SinkError, match=f"^sink 'cassandra-.*{where}"):
+        rig.start(port=port, committer=marks)
+    assert rig.sink(port=port).address == f"127.0.0.1:{port}, {rig.keyspace}.t"
 
 
 def test_a_table_that_is_dropped_meanwhile_stops_the_query_and_loses_nothing(rig: Rig) -> None:
@@ -354,7 +359,7 @@ def test_a_table_that_is_dropped_meanwhile_stops_the_query_and_loses_nothing(rig
     run = query.start([rig.sink()])
     run.run(0, LocalBatch([rows(("a", 1, None))]))
     rig.execute(f"DROP TABLE {rig.keyspace}.t")
-    with pytest.raises(RowError, match=r"rows of checkpoint 1 do not go into table.*Nothing is lost.*start the query"):
+    with pytest.raises(ConfigError, match=r"refused.*Rows of checkpoint 1.*Nothing is lost.*start the query"):
         run.run(1, LocalBatch([rows(("b", 2, None))]))
     run.close()
     rig.create()
@@ -370,7 +375,7 @@ def test_rights_that_are_missing_are_told_and_the_password_is_not(rig: Rig) -> N
     query = rig.query()
     committer = hf.FileCheckpointCommitter(str(rig.folder / "marks"))
     run = query.start([rig.sink(username=user, password="secret-word", committer=committer)])
-    with pytest.raises(RowError, match=f"User {user} has no MODIFY permission.*Nothing is lost") as info:
+    with pytest.raises(ConfigError, match=f"^sink 'c.*User {user} has no MODIFY permission.*Nothing is lost") as info:
         run.run(0, LocalBatch([rows(("a", 1, None))]))
     assert "secret-word" not in str(info.value)
     for file in query.storage.walk(""):

@@ -382,8 +382,8 @@ class TestDenied:
         ids = ("hfk1-p_dave-totals-", "PREFIXED")
         steps = [
             ("group 'hfl1-p_dave-totals'", ("READ", "GROUP", "hfl1-p_dave-totals")),
-            (f"WRITE on transactional id '{ids[0]}", ("WRITE", "TRANSACTIONAL_ID", *ids)),
             ("topic 'denied'", ("WRITE", "TOPIC", "denied")),
+            (f"WRITE on transactional id '{ids[0]}", ("WRITE", "TRANSACTIONAL_ID", *ids)),
             (f"READ on group '{ids[0]}", ("READ", "GROUP", *ids)),
             ("READ on topic 'denied'", ("READ", "TOPIC", "denied")),
         ]

@@ -106,7 +106,7 @@ def test_what_is_decided_can_be_committed_and_not_aborted(pipeline) -> None:
     refused = run("transactions", "abort", pipeline.location, name, "--yes")
     assert refused.exit_code == 1 and "would lose them" in refused.stderr
     unconfirmed = run("transactions", "commit", pipeline.location, name)
-    assert unconfirmed.exit_code == 2 and "become visible" in unconfirmed.stderr
+    assert unconfirmed.exit_code == 3 and "become visible" in unconfirmed.stderr
     for number, t in enumerate(listed["transactions"]):
         for outcome in ("committed", "already committed"):
             done = document("commit", pipeline.location, t["transactional_id"], "--yes")
@@ -122,7 +122,7 @@ def test_what_is_decided_can_be_committed_and_not_aborted(pipeline) -> None:
 def test_what_is_not_decided_can_be_aborted_and_not_committed(pipeline, kafka) -> None:
     pipeline.die("error", 0, ["a"], ["b"])
     needs = run("transactions", "list", pipeline.location)
-    assert needs.exit_code == 2 and "Pass --bootstrap-servers" in needs.stderr
+    assert needs.exit_code == 3 and "Pass --bootstrap-servers" in needs.stderr
     options = ["--bootstrap-servers", kafka.bootstrap]
     found = document("list", pipeline.location, *options)["transactions"]
     assert [(t["verdict"], t["checkpoint_id"]) for t in found] == [("undecided", None)] * 2
@@ -130,7 +130,7 @@ def test_what_is_not_decided_can_be_aborted_and_not_committed(pipeline, kafka) -
     refused = run("transactions", "commit", pipeline.location, name, *options, "--yes")
     assert refused.exit_code == 1 and "is not decided" in refused.stderr
     asked = run("transactions", "abort", pipeline.location, name, *options)
-    assert asked.exit_code == 2 and "fails, and is run again" in asked.stderr, "its driver seems to run: this process"
+    assert asked.exit_code == 3 and "fails, and is run again" in asked.stderr, "its driver seems to run: this process"
     for outcome in ("aborted", "not open"):
         assert document("abort", pipeline.location, name, *options, "--yes")["outcome"] == outcome
     assert len(document("list", pipeline.location, *options)["transactions"]) == 1
@@ -179,7 +179,8 @@ def test_lost_ones_are_told_and_resolved(pipeline) -> None:
     for command in ("commit", "abort"):
         result = run("transactions", command, pipeline.location, name, "--yes")
         assert result.exit_code == 1 and "decided and lost" in result.stderr and "resolve" in result.stderr
-    assert run("resolve", pipeline.location, "--give-up", "--yes").exit_code == 2, "the query has not found out yet"
+    refused = run("resolve", pipeline.location, 1, "--produce-anyway", "--yes")
+    assert refused.exit_code == 3 and "was not lost" in refused.stderr, "the query has not found out yet"
     with pytest.raises(errors.LostError, match="holdfast resolve"):
         pipeline.start().run(1, pipeline.batch(["b", "x"], ["d"]))
     result = run("resolve", pipeline.location, 1, "--give-up", "--yes", "--json")
@@ -232,7 +233,7 @@ def test_ids_that_are_not_this_pipelines(pipeline) -> None:
     unused = ids.lane(pipeline.name, "out", pipeline._runs[0].info.lineage, 77)
     for name in ("other", "hfk1-a-b-0123456789ab-0-0-0", unused):
         result = run("transactions", "abort", pipeline.location, name, "--yes")
-        assert result.exit_code == 2, result.stderr
+        assert result.exit_code == 3, result.stderr
     abort_all(pipeline)
 
 

@@ -6,13 +6,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import psycopg
 import pytest
 
 from holdfast.committers.base import CheckpointCommitter
 from holdfast.committers.sql import SqlCheckpointCommitter
 from holdfast.core.naming import job_id, operator_id
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, HoldfastError, RestoredEndpointError, SinkError
 from tests.servers.postgres import PostgresServer, execute
 from tests.unit.test_committers import (  # noqa: F401  run again here, with the `make` below
     LINEAGE,
@@ -85,6 +84,29 @@ def test_misuse_is_an_error_and_the_password_is_not_shown(dsn: str) -> None:
         committer.commit_checkpoint(0, 0)
     assert "s3cret" not in repr(committer)
     wrong = SqlCheckpointCommitter(dsn.replace("s3cret", "oth3r"))
-    with pytest.raises(psycopg.OperationalError, match="password authentication failed") as caught:
+    with pytest.raises(SinkError, match=r"\(127.0.0.1:\d+/t_\w+\).*password authentication failed") as caught:
         wrong.open()
     assert "oth3r" not in str(caught.value)
+
+
+def test_rule_15_a_table_that_is_gone_or_restored_is_not_taken_for_one_that_knows(make: Make, dsn: str) -> None:
+    committer = make()
+    committer.commit_checkpoint(0, 3)
+    execute(dsn, "CREATE TABLE backup AS TABLE holdfast_committer")
+    committer.commit_checkpoint(0, 7)
+    execute(dsn, "TRUNCATE holdfast_committer; INSERT INTO holdfast_committer TABLE backup")
+    assert committer.progress() == {LINEAGE: 3}
+    execute(dsn, "DROP TABLE holdfast_committer")
+    for ask in (committer.progress, lambda: committer.is_checkpoint_committed(0, 3)):
+        with pytest.raises(RestoredEndpointError, match=r"sink 'target' \(127.* has lost its table"):
+            ask()
+    with pytest.raises(RestoredEndpointError):
+        committer.commit_checkpoint(0, 8)
+    assert make().progress() == {}, "made anew: what was committed is not in it"
+
+
+def test_a_server_that_closes_the_connection_is_an_error_with_the_address(make: Make, dsn: str) -> None:
+    committer = make()
+    execute(dsn, "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'holdfast'")
+    with pytest.raises(SinkError, match=r"committer of sink 'target' \(127.0.0.1:\d+/t_\w+\)"):
+        committer.commit_checkpoint(0, 8)

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 import holdfast as hf
-from holdfast.connectors.postgres import ledger, server, staging
+from holdfast.connectors.postgres import ledger, moving, server
 from holdfast.core.model import Outcome
 from holdfast.errors import (
     CommitError,
@@ -23,7 +23,6 @@ from holdfast.errors import (
     ForeignLineageError,
     HoldfastError,
     InjectedFault,
-    LostError,
     RowError,
     StaleCheckpointError,
 )
@@ -83,7 +82,7 @@ def test_t6_a_server_that_stays_down_fails_the_query_and_the_restart_commits(
     if options["mode"] == "upsert":
         options = {**options, "order_by": "name"}  # without it the server is asked for doubled keys before the decision
     run = query.start(**options)
-    with pytest.raises(CommitError, match=r"checkpoint 0 is decided but.*cannot connect to database 't_\w+' at 127"):
+    with pytest.raises(CommitError, match=r"checkpoint 0 is decided but.*\(127.0.0.1:\d+/t_\w+\): cannot connect"):
         run.run(0, batch(rows(1), rows(2), prepared=lambda _: own_server.stop(kill=True)))
     own_server.start()
     run = query.start(**options)
@@ -175,29 +174,6 @@ def test_t3_committing_twice_is_told_by_the_ledger_row_of_each_subtask(query: Qu
     run.close()
 
 
-def test_a_prepared_transaction_that_somebody_rolled_back_is_lost_and_said_so(query: Query) -> None:
-    run = query.start(mode="two-phase")
-
-    def meddle(_: Any) -> None:
-        (gid, *_rest) = query.leftovers
-        execute(query.dsn, f"ROLLBACK PREPARED '{gid}'")
-
-    with pytest.raises(LostError, match=r"checkpoint 0 is gone"):
-        run.run(0, batch(rows(1), rows(2), prepared=meddle))
-    assert len(query.ids()) == 1
-
-
-def test_a_staging_table_that_somebody_dropped_is_lost_and_said_so(query: Query) -> None:
-    run = query.start()
-
-    def meddle(_: Any) -> None:
-        execute(query.dsn, f"DROP TABLE _holdfast.{query.leftovers[0]}")
-
-    with pytest.raises(LostError, match=r"checkpoint 0 is gone"):
-        run.run(0, batch(rows(1), rows(2), prepared=meddle))
-    assert query.ids() == []
-
-
 @pytest.mark.parametrize("mode", APPENDING)
 def test_t4_work_of_others_is_never_touched(query: Query, mode: str) -> None:
     query.start(mode=mode).close()
@@ -265,7 +241,7 @@ def test_a_start_does_not_wait_for_ever_for_a_table_that_somebody_has_locked(que
     query.select("CREATE TABLE t (id bigint, name text)")
     with psycopg.connect(query.dsn) as other:
         other.execute("LOCK TABLE t")
-        with pytest.raises(HoldfastError, match=r"table t of .* is locked by somebody for longer than .*0.5 s"):
+        with pytest.raises(HoldfastError, match=r"table t is locked by somebody for longer than .*0.5 s"):
             query.start(lock_timeout=0.5)
     query.start(lock_timeout=0.5)
 
@@ -282,18 +258,6 @@ def test_the_mode_may_change_between_restarts(query: Query, first: str, second: 
     run.run(1, batch(rows(3)))
     run.close()
     assert query.ids() == [1, 2, 3]
-
-
-def test_a_table_changed_too_early_is_an_error_and_no_misdelivery(query: Query) -> None:
-    run = query.start(query.sink("t", create=True, name="out"))
-    with pytest.raises(InjectedFault), armed("decision=lost"):
-        run.run(0, batch(rows(1), rows(2)))
-    with pytest.raises(ConfigError, match=r"checkpoint 0 was decided for table public.t .* start once more"):
-        query.start(query.sink("other", create=True, name="out"))
-    run = query.start(query.sink("t", name="out"))
-    run.run(0, batch(rows(1), rows(2)))
-    run.close()
-    assert query.ids() == [1, 2] and query.ids("other") == []
 
 
 # -- zombies ----------------------------------------------------------------------------------------------------------
@@ -356,7 +320,7 @@ def test_rule_10_another_or_an_older_checkpoint_location_is_refused(
     run.run(0, batch(rows(1)))
     run.close()
     twin = Query(tmp_path / "twin", query.dsn)
-    with pytest.raises(ForeignLineageError, match=r"table _holdfast.ledger of database 't_\w+' at 127.*take_over"):
+    with pytest.raises(ForeignLineageError, match=r"table _holdfast.ledger at 127.0.0.1:\d+/t_\w+\).*take_over"):
         twin.start(**options)
     assert PASSWORD not in str(vars(run.sinks[0]))
     info = run.info
@@ -408,7 +372,7 @@ def test_a_backup_that_reads_a_staging_table_does_not_hold_the_query_up(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """pg_dump has a lock on every table for as long as it runs; a later sweep drops what could not be dropped."""
-    insert = staging.insert_statement
+    insert = moving.insert_statement
     with psycopg.connect(query.dsn) as backup:
 
         def while_a_backup_starts(target: Any, columns: Any, table: str, upsert: Any) -> str:
@@ -417,7 +381,7 @@ def test_a_backup_that_reads_a_staging_table_does_not_hold_the_query_up(
 
         run = query.start()
         with monkeypatch.context() as patch:
-            patch.setattr(staging, "insert_statement", while_a_backup_starts)
+            patch.setattr(moving, "insert_statement", while_a_backup_starts)
             run.run(0, batch(rows(1), rows(2)))
         run.run(1, batch(rows(3)))
         assert query.ids() == [1, 2, 3]
@@ -486,7 +450,7 @@ def test_an_unreadable_dsn_is_not_quoted(dsn: str) -> None:
 @pytest.mark.parametrize(
     ("column", "name", "message"),
     [
-        ("name varchar(3)", "long", "value too long"),
+        ("name varchar(3)", "long", "'long' has more than 3 characters"),
         ("name text NOT NULL", None, "null value in column"),
         ("name text CHECK (length(name) < 4)", "long", "check constraint"),
         ("name jsonb", "{oops", "invalid input syntax for type json"),

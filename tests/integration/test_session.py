@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -62,3 +65,33 @@ def test_sockets_are_of_the_file_system_unless_their_names_get_too_long(monkeypa
 def test_a_session_needs_a_name() -> None:
     with pytest.raises(errors.ConfigError, match="app_name"):
         hf.session("")
+
+
+SCRIPT = """
+import holdfast as hf
+spark = hf.session("submitted", conf={"spark.app.note": "mine"})
+print("ANSWER", spark.sparkContext.master, spark.conf.get("spark.sql.shuffle.partitions"),
+      spark.conf.get("spark.ui.enabled"), spark.conf.get("spark.app.note"))
+"""
+
+
+@pytest.mark.parametrize("way", ["submit", "arguments", "file"])
+def test_what_was_submitted_wins_over_the_defaults(tmp_path, way) -> None:
+    """Under spark-submit it ran `local[*]` with two shuffle partitions, whatever was submitted."""
+    script = tmp_path / "job.py"
+    script.write_text(SCRIPT)
+    asked = {"spark.master": "local[1]", "spark.sql.shuffle.partitions": "7"}
+    words = ["--master", "local[1]", "--conf", "spark.sql.shuffle.partitions=7"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYSPARK_")}
+    if way == "submit":
+        command = [str(Path(sys.executable).with_name("spark-submit")), *words, str(script)]
+        environment["PYSPARK_PYTHON"] = sys.executable
+    else:
+        command = [sys.executable, str(script)]
+        if way == "arguments":
+            environment["PYSPARK_SUBMIT_ARGS"] = f"{shlex.join(words)} pyspark-shell"
+        else:
+            (tmp_path / "spark-defaults.conf").write_text("# mine\n" + "".join(f"{k} {v}\n" for k, v in asked.items()))
+            environment["SPARK_CONF_DIR"] = str(tmp_path)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert "ANSWER local[1] 7 false mine" in done.stdout, done.stderr[-2000:]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.errors.exceptions.captured import StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
@@ -77,13 +77,16 @@ class BatchSizes(hf.IdempotentSink):
             file.write(f"{hf.current_task().checkpoint_id} {batch.num_rows}\n")
 
 
-def test_small_rows_come_in_larger_batches_from_the_second_checkpoint_on(spark, tmp_path) -> None:
-    for number in range(2):
+def test_small_rows_come_in_larger_batches_from_checkpoint_to_checkpoint_and_never_without_a_limit(
+    spark, tmp_path
+) -> None:
+    for number in range(4):
         add_file(tmp_path / "in", number, range(25_000))
     run(read_files(spark, tmp_path / "in"), BatchSizes(tmp_path), tmp_path)
     sizes = [tuple(map(int, line.split())) for line in (tmp_path / "sizes").read_text().splitlines()]
-    assert [size for number, size in sizes if number == 0] == [10_000, 10_000, 5_000]
-    assert [size for number, size in sizes if number == 1] == [25_000]
+    largest = [max(size for number, size in sizes if number == checkpoint) for checkpoint in range(4)]
+    assert largest == [1_000, 4_000, 16_000, 20_000]
+    assert sum(size for _, size in sizes) == 100_000
 
 
 @pytest.mark.parametrize("trigger", [{"availableNow": True}, {"once": True}, {"processingTime": "0 seconds"}])
@@ -187,7 +190,13 @@ def test_a_restart_without_new_data_delivers_what_lagged(spark, tmp_path) -> Non
     (tmp_path / "down").touch()
     add_file(tmp_path / "in", 0, range(30))
     recorder = Recorder(tmp_path)
-    run(read_files(spark, tmp_path / "in"), recorder, tmp_path)
+    with pytest.raises(
+        errors.UndeliveredError, match=r"'Recorder': checkpoint 0, 30 rows.*next start delivers"
+    ) as left:
+        run(read_files(spark, tmp_path / "in"), recorder, tmp_path, drain_timeout=1)
+    assert isinstance(left.value.__cause__, StreamingQueryException), (
+        "a bounded run that owes rows failed for Spark too"
+    )
     assert recorder.sent() == []
     (tmp_path / "down").unlink()
     run(read_files(spark, tmp_path / "in"), recorder, tmp_path)
@@ -199,32 +208,42 @@ def test_a_full_backlog_fails_the_query_and_loses_nothing(spark, tmp_path) -> No
     (tmp_path / "down").touch()
     for number in range(4):
         add_file(tmp_path / "in", number, range(number * 10, number * 10 + 10))
-    with pytest.raises(StreamingQueryException, match="max_pending=2"):
-        run(read_files(spark, tmp_path / "in"), Recorder(tmp_path, max_pending=2), tmp_path)
+    writer = hf.write_stream(
+        read_files(spark, tmp_path / "in"),
+        Recorder(tmp_path, max_pending=2),
+        name="test-pipe",
+        checkpoint_location=str(tmp_path / "checkpoint"),
+    )
+    with pytest.raises(errors.BacklogFullError, match="max_pending=2"):
+        writer.start().awaitTermination()
     (tmp_path / "down").unlink()
     recorder = Recorder(tmp_path, max_pending=2)
     run(read_files(spark, tmp_path / "in"), recorder, tmp_path)
     assert recorder.sent() == list(range(40))
 
 
-def test_task_retries_leave_nothing_behind(tmp_path, spark, database, monkeypatch) -> None:
-    """A failing attempt aborts its own work; the checkpoint fails as a whole and the restart delivers once (T5)."""
+@pytest.mark.parametrize(("problem", "again"), [(ConnectionError("away"), True), (ValueError("no such thing"), False)])
+def test_task_retries_leave_nothing_behind(tmp_path, spark, database, problem, again) -> None:
+    """A failing attempt aborts its own work; the checkpoint fails as a whole and is run again, in the same query if
+    the endpoint may come back (T5)."""
 
     class Flaky(hf.SqliteSink):
         def pre_commit(self, txn):  # type: ignore[no-untyped-def]
             if not (tmp_path / "failed").exists():
                 (tmp_path / "failed").touch()
-                raise OSError("disk on fire")
+                raise problem
             return super().pre_commit(txn)
 
     add_file(tmp_path / "in", 0, range(40))
     frame = read_files(spark, tmp_path / "in").repartition(2)
     recorder = Recorder(tmp_path)
-    with pytest.raises(StreamingQueryException, match="disk on fire"):
-        run(frame, [recorder, Flaky(str(database), "orders")], tmp_path)
-    assert recorder.sent() == [] and ids(database) == []
-    assert not list((tmp_path / "checkpoint" / "holdfast" / "wal").rglob("*.arrow"))
+    if not again:
+        with pytest.raises(errors.SinkError, match="pre-commit failed: ValueError: no such thing"):
+            run(frame, [recorder, Flaky(str(database), "orders")], tmp_path)
+        assert recorder.sent() == [] and ids(database) == []
+        assert not list((tmp_path / "checkpoint" / "holdfast" / "wal").rglob("*.arrow"))
     run(frame, [recorder, Flaky(str(database), "orders")], tmp_path)
+    assert (tmp_path / "failed").exists()
     assert recorder.sent() == list(range(40)) == ids(database)
 
 
@@ -312,7 +331,7 @@ class TestRefusals:
         add_file(tmp_path / "in", 0, range(12))
         frame = read_files(spark, tmp_path / "in").repartition(3, "id")
         sink = hf.SqliteSink(str(database), "orders", mode="upsert", key=["word"])
-        with pytest.raises(StreamingQueryException, match="order_by='column'"):
+        with pytest.raises(errors.RowError, match="order_by='column'"):
             run(frame, sink, tmp_path)
         run(frame, hf.SqliteSink(str(database), "orders", mode="upsert", key=["word"], order_by="id"), tmp_path)
         assert ids(database) == [9, 10, 11]

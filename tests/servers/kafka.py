@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +26,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def new_cluster_id() -> str:
+    """As `kafka-storage random-uuid` makes them, without a JVM; never with a dash in front."""
+    return "h" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
+
+
 class KafkaBroker:
     """Start, kill, restart; ended by its process id."""
 
@@ -33,10 +40,14 @@ class KafkaBroker:
         *,
         more_listeners: Mapping[str, int] = MappingProxyType({}),
         format_arguments: Sequence[str] = (),
+        node: int = 1,
+        ports: tuple[int, int] | None = None,
+        cluster_id: str | None = None,
+        java: Sequence[str] = ("-Xmx1g",),
         **properties: str,
     ) -> None:
-        self.folder = folder
-        self.port, self._controller = free_port(), free_port()
+        self.folder, self.node, self._options = folder, node, java
+        self.port, self._controller = ports or (free_port(), free_port())
         self._jars = ":".join(str(jar) for jar in resolve(KAFKA))
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -45,11 +56,11 @@ class KafkaBroker:
         addresses = [f"{name}://127.0.0.1:{port}" for name, port in open_to.items()]
         settings = {
             "process.roles": "broker,controller",
-            "node.id": "1",
+            "node.id": str(node),
             "listeners": ",".join([*addresses, f"CONTROLLER://127.0.0.1:{self._controller}"]),
             "advertised.listeners": ",".join(addresses),
             "controller.listener.names": "CONTROLLER",
-            "controller.quorum.voters": f"1@127.0.0.1:{self._controller}",
+            "controller.quorum.voters": f"{node}@127.0.0.1:{self._controller}",
             "listener.security.protocol.map": ",".join(f"{n}:{n}" for n in open_to) + ",CONTROLLER:PLAINTEXT",
             "log.dirs": str(folder / "data"),
             "num.partitions": "4",
@@ -65,8 +76,7 @@ class KafkaBroker:
             **properties,
         }
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        uuid = self._tool("random-uuid").strip().splitlines()[-1]
-        self._tool("format", "-t", uuid, "-c", str(self._properties), *format_arguments)
+        self._tool("format", "-t", cluster_id or new_cluster_id(), "-c", str(self._properties), *format_arguments)
 
     @property
     def bootstrap(self) -> str:
@@ -75,9 +85,8 @@ class KafkaBroker:
 
     def start(self, timeout: float = 120) -> None:
         """Start it and wait until it answers; a broker that does not is an error, never a skipped test."""
-        command = [*self._java("-Xmx1g"), "kafka.Kafka", str(self._properties)]
-        with (self.folder / "broker.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        self.launch()
+        assert self._process is not None
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
@@ -87,6 +96,17 @@ class KafkaBroker:
             time.sleep(0.2)
         self.stop(kill=True)
         raise AssertionError(f"Kafka did not start:\n{(self.folder / 'broker.log').read_text()[-3000:]}")
+
+    def launch(self) -> None:
+        """Start it without waiting."""
+        command = [*self._java(*self._options), "kafka.Kafka", str(self._properties)]
+        with (self.folder / "broker.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is there, and not being stopped."""
+        return self._process is not None and self._process.poll() is None
 
     def stop(self, *, kill: bool = False) -> None:
         """End it, and wait until it is gone."""
@@ -105,7 +125,7 @@ class KafkaBroker:
 
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         try:
-            return len(admin.list_topics(timeout=1).brokers) == 1
+            return self.node in admin.list_topics(timeout=1).brokers
         except Exception:  # noqa: BLE001  not up yet; the caller has a deadline
             return False
 
@@ -113,7 +133,7 @@ class KafkaBroker:
         command = [*self._java("-Xmx256m"), "kafka.tools.StorageTool", *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
-    def _java(self, heap: str) -> list[str]:
+    def _java(self, *options: str) -> list[str]:
         home = os.environ.get("JAVA_HOME")
         java = f"{home}/bin/java" if home else shutil.which("java") or "java"
-        return [java, heap, "-cp", self._jars]
+        return [java, *options, "-cp", self._jars]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import datetime
 import re
-import uuid
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from holdfast.connectors.cassandra.limits import Indexed, Limits, _size
+from holdfast.connectors.cassandra.rows import check_rows
 from holdfast.connectors.cassandra.table import Column, Table
-from holdfast.connectors.cassandra.types import CqlType, expected, fits, normalise, parse_type, problem, to_values
+from holdfast.connectors.cassandra.types import CqlType, fits, normalise, parse_type, problem
 from holdfast.core.naming import Task
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
@@ -40,45 +40,8 @@ def test_what_is_frozen_is_known() -> None:
     assert not parse_type("list<frozen<set<int>>>").frozen
 
 
-TEXT, UUID = "00000000-0000-1000-8000-00000000000a", uuid.UUID("00000000-0000-1000-8000-00000000000a")
+TEXT = "00000000-0000-1000-8000-00000000000a"
 MOMENT = datetime.datetime(2024, 5, 1, 12, 0, 0, 123456)
-
-
-@pytest.mark.parametrize(
-    ("cql", "kind", "given", "bound"),
-    [
-        ("text", pa.string(), "é", "é"),
-        ("ascii", pa.large_string(), "e", "e"),
-        ("blob", pa.binary(), b"\x00", b"\x00"),
-        ("boolean", pa.bool_(), True, True),
-        ("tinyint", pa.int8(), -1, -1),
-        ("int", pa.int16(), 7, 7),
-        ("bigint", pa.int64(), 2**62, 2**62),
-        ("varint", pa.uint64(), 2**63, 2**63),
-        ("float", pa.float32(), 0.5, 0.5),
-        ("double", pa.float32(), 0.5, 0.5),
-        ("decimal", pa.decimal128(10, 2), Decimal("1.10"), Decimal("1.10")),
-        ("timestamp", pa.timestamp("us"), MOMENT, 1714564800123),
-        ("timestamp", pa.timestamp("us", "Europe/Amsterdam"), MOMENT.replace(tzinfo=datetime.UTC), 1714564800123),
-        ("date", pa.date32(), datetime.date(1970, 1, 2), 2**31 + 1),
-        ("date", pa.date64(), datetime.date(1969, 12, 31), 2**31 - 1),
-        ("time", pa.time64("us"), datetime.time(0, 0, 1), 10**9),
-        ("uuid", pa.string(), TEXT.upper(), UUID),
-        ("timeuuid", pa.string(), TEXT, UUID),
-        ("inet", pa.string(), "0:0:0:0:0:0:0:1", "::1"),
-        ("frozen<list<int>>", pa.list_(pa.int32()), [1, 1], [1, 1]),
-        ("set<uuid>", pa.list_(pa.string()), [TEXT, TEXT], {UUID}),
-        ("map<text, bigint>", pa.map_(pa.string(), pa.int64()), [("a", 1)], {"a": 1}),
-        ("vector<float, 2>", pa.list_(pa.float32()), [0.5, 1.0], [0.5, 1.0]),
-    ],
-)
-def test_values_as_the_driver_binds_them(cql: str, kind: pa.DataType, given: Any, bound: Any) -> None:
-    made = parse_type(cql)
-    array = pa.array([given, None], kind)
-    assert fits(made, kind)
-    assert expected(made)
-    assert problem(array, made) is None
-    assert to_values(array, made) == [bound, None]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +158,85 @@ def test_a_collection_as_a_key_is_refused() -> None:
 def test_i1_a_key_cassandra_would_refuse_is_an_error_of_the_row(value: Any, why: str) -> None:
     batch = pa.RecordBatch.from_pydict({"k": pa.array(["a", value])})
     with pytest.raises(RowError, match=rf"sink 's': a row does not go into table shop.t, column 'k' \(text\): {why}"):
-        table(("k", "partition_key", "text")).check_rows("s", batch)
+        check_rows("s", table(("k", "partition_key", "text")), Limits(), batch)
+
+
+def refused(batch: dict[str, pa.Array], table: Table, limits: Limits | None = None) -> str:
+    with pytest.raises(RowError) as caught:
+        check_rows("s", table, limits or Limits(), pa.RecordBatch.from_pydict(batch))
+    return str(caught.value)
+
+
+def test_rule_11_a_row_larger_than_a_mutation_is_refused_by_its_largest_column() -> None:
+    wide = table(("k", "partition_key", "text"), ("a", "regular", "text"), ("b", "regular", "blob"))
+    batch = {"k": pa.array(["x", "y"]), "a": pa.array(["x", "y" * 900]), "b": pa.array([b"x", b"y" * 2000])}
+    assert re.search(
+        r"column 'b' \(blob\): it has 2000 bytes, and the whole row up to \d+: Cassandra takes 3000 in one mutation",
+        refused(batch, wide, Limits(3000)),
+    )
+    check_rows("s", wide, Limits(5000), pa.RecordBatch.from_pydict(batch))
+
+
+def test_rule_11_each_element_of_a_collection_that_is_not_frozen_counts_as_a_cell() -> None:
+    many = pa.array([list(range(1000))], pa.list_(pa.int32()))
+    for cql, limit in (("set<int>", 50_000), ("frozen<set<int>>", 9_000)):
+        made = table(("k", "partition_key", "text"), ("s", "regular", cql))
+        assert "in one mutation" in refused({"k": pa.array(["x"]), "s": many}, made, Limits(limit - 5000))
+        check_rows("s", made, Limits(limit + 10_000), pa.RecordBatch.from_pydict({"k": pa.array(["x"]), "s": many}))
+
+
+def test_rule_11_a_partition_key_of_several_parts_has_one_limit() -> None:
+    parts = table(("a", "partition_key", "text"), ("b", "partition_key", "text"))
+    half = pa.array(["x" * 40_000])
+    assert "the partition key (a, b) has 80006 bytes, and Cassandra takes 65535" in refused(
+        {"a": half, "b": half}, parts
+    )
+    check_rows("s", parts, Limits(), pa.RecordBatch.from_pydict({"a": pa.array([""]), "b": pa.array([""])}))
+
+
+@pytest.mark.parametrize(
+    ("cql", "value", "limits", "why"),
+    [
+        ("text", "x" * 11, Limits(value=10), r"has 11 bytes.*takes 10 \(column_value_size_fail_threshold"),
+        ("frozen<list<int>>", [1, 2, 3], Limits(items=2), r"has 3 elements.*items_per_collection_fail_threshold"),
+        ("frozen<list<int>>", [1, 2, 3], Limits(collection=20), "has 28 bytes.*collection_size_fail_threshold"),
+        ("set<text>", ["x" * 65_536], Limits(), "an element has 65536 bytes.*a set that is not frozen.*65535"),
+    ],
+)
+def test_rule_11_limits_of_the_cluster_hold_before_the_decision(cql: str, value: Any, limits: Limits, why: str) -> None:
+    made = table(("k", "partition_key", "text"), ("v", "regular", cql))
+    kind = pa.list_(pa.int32()) if "int" in cql else None
+    text = refused({"k": pa.array(["x"]), "v": pa.array([value], kind)}, made, limits)
+    assert re.search(rf"column 'v' \({re.escape(cql)}\): .*{why}", text), text
+
+
+def test_rule_11_what_an_index_or_a_view_does_not_take_is_refused() -> None:
+    def made(cql: str, **asked: Any) -> Table:
+        column = Column("v", "regular", -1, parse_type(cql), Indexed(**{"longest": 10, **asked}))
+        return Table("shop", "t", (Column("k", "partition_key", 0, CqlType("text")), column))
+
+    def row(value: Any, kind: pa.DataType | None = None) -> dict[str, pa.Array]:
+        return {"k": pa.array(["a", "b"]), "v": pa.array([None, value], kind)}
+
+    assert "it has 11 bytes, and an index or view of this column takes 10" in refused(row("x" * 11), made("text"))
+    assert "is the partition key of a view" in refused(row(""), made("text", not_empty=True))
+    floats = pa.list_(pa.float32())
+    assert "[0.0, 0.0] has no direction" in refused(row([0.0, 0.0], floats), made("vector<float, 2>"))
+    assert "[nan, 1.0] has no direction" in refused(row([float("nan"), 1.0], floats), made("vector<float, 2>"))
+    check_rows("s", made("text"), Limits(), pa.RecordBatch.from_pydict(row("")))
+
+
+def test_sizes_of_the_server_are_read_in_every_version_s_words() -> None:
+    assert _size({"a": "4MiB"}, "a") == 4 * 1024**2
+    assert _size({"a": "2097152B"}, "a") == 2 * 1024**2
+    assert _size({"a_in_kb": "2048"}, "a") == 2 * 1024**2
+    assert [_size(found, "a") for found in ({"a": "-1"}, {"a": "null"}, {"a": "0"}, {})] == [None] * 4
+
+
+def test_rule_16_a_table_travels_in_a_committable() -> None:
+    again = Table.from_json(ORDERS.to_json())
+    assert again == ORDERS
+    assert again.key == ("id", "line")
 
 
 # -- two rows of one key ----------------------------------------------------------------------------------------------

@@ -100,10 +100,12 @@ def test_status_as_json(location: Path) -> None:
     document = json.loads(result.stdout)
     assert result.exit_code == 0
     assert list(document) == [
-        "healthy", "location", "pipeline", "lineage", "owner", "last_decided", "last_complete", "planned", "committed",
-        "pending", "last_checkpoint", "stuck", "resolutions", "damaged",
+        "health", "reasons", "at", "location", "pipeline", "lineage", "owner", "last_error", "starts_last_hour",
+        "failures_last_10_minutes", "last_decided", "last_complete", "completed_at", "planned", "committed", "pending",
+        "sinks", "last_checkpoint", "stuck", "resolutions", "damaged", "healthy", "freshness_seconds", "lag_seconds",
+        "lag_rows",
     ]  # fmt: skip
-    assert document["healthy"] is True
+    assert (document["healthy"], document["health"], document["reasons"]) == (True, "healthy", [])
     assert document["pipeline"] == "orders"
     assert (document["last_decided"], document["last_complete"]) == (3, 1)
     assert (document["planned"], document["committed"]) == (4, 3)
@@ -112,13 +114,14 @@ def test_status_as_json(location: Path) -> None:
     [pending] = document["pending"]
     assert (pending["sink"], pending["checkpoints"], pending["rows"], pending["bytes"]) == ("endpoint", 2, 20, 200)
     assert pending["oldest_age_seconds"] >= 5
+    assert document["lag_seconds"] >= 5 and document["lag_rows"] == 20 and document["freshness_seconds"] >= 5
     assert document["last_checkpoint"]["durations"] == {"tasks": 0.5, "decide": 0.01}
 
 
 def test_status_as_text(location: Path) -> None:
     result = run("status", location)
     assert result.exit_code == 0
-    for words in ("orders", "(running)", "planned 4, committed 3", "tasks 0.50s decide 0.01s", "endpoint", "200 B"):
+    for words in ("orders", "(starting)", "planned 4, committed 3", "tasks 0.50s decide 0.01s", "endpoint", "200 B"):
         assert words in result.stdout
 
 
@@ -212,31 +215,41 @@ def test_history_as_text_shows_errors_as_they_are(location: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["status", "history"])
-def test_a_bad_location_is_one_line_and_exit_code_2(command: str, tmp_path: Path) -> None:
+def test_a_bad_location_is_one_line_and_exit_code_3(command: str, tmp_path: Path) -> None:
     result = run(command, tmp_path / "nothing")
-    assert (result.exit_code, result.stdout) == (2, "")
+    assert (result.exit_code, result.stdout) == (3, "")
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
     as_json = run(command, tmp_path / "nothing", "--json")
-    assert as_json.exit_code == 2
+    assert as_json.exit_code == 3
     assert json.loads(as_json.stderr)["error"] == "ConfigError"
 
 
 def test_the_log_itself_is_not_the_location(location: Path) -> None:
     result = run("status", location / "holdfast")
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert f"did you mean {location}?" in result.stderr
 
 
 @pytest.mark.parametrize(
-    "arguments", [["status"], ["nonsense"], ["history", "x", "--last", "0"], ["demo", "--rows", "0"]], ids=" ".join
+    "arguments",
+    [
+        ["status"],
+        ["nonsense"],
+        ["status", "x", "--max-age", "soon"],
+        ["transactions", "abort"],
+        ["history", "x", "--last", "0"],
+        ["demo", "--rows", "0"],
+    ],
+    ids=" ".join,
 )
-def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
-    assert run(*arguments).exit_code == 2
+def test_wrong_usage_is_exit_code_3(arguments: list[str]) -> None:
+    """Not 2: that means `down` to whoever watches `holdfast status`."""
+    assert run(*arguments).exit_code == 3
 
 
 def test_without_java_the_demo_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     result = run("demo", "--json")
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "install" in json.loads(result.stderr)["message"]

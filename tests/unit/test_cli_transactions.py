@@ -44,13 +44,13 @@ def test_every_help_says_what_it_does_and_gives_an_example(command: str) -> None
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_bad_location_and_unknown_brokers_are_exit_code_2(log: CheckpointLog, tmp_path: Path, command: str) -> None:
+def test_a_bad_location_and_unknown_brokers_are_exit_code_3(log: CheckpointLog, tmp_path: Path, command: str) -> None:
     rest = [] if command == "list" else ["hfk1-orders-a-0123456789ab-0-0-0"]
-    assert run("transactions", command, tmp_path / "nothing", *rest).exit_code == 2
+    assert run("transactions", command, tmp_path / "nothing", *rest).exit_code == 3
     result = run("transactions", command, tmp_path, *rest)
-    assert result.exit_code == 2 and "Pass --bootstrap-servers" in result.stderr
+    assert result.exit_code == 3 and "Pass --bootstrap-servers" in result.stderr
     wrong = run("transactions", command, tmp_path, *rest, "--bootstrap-servers", "nonsense")
-    assert wrong.exit_code == 2 and "is not host:port" in wrong.stderr
+    assert wrong.exit_code == 3 and "is not host:port" in wrong.stderr
 
 
 def test_a_damaged_record_is_refused(log: CheckpointLog, tmp_path: Path) -> None:
@@ -91,4 +91,4 @@ def test_a_properties_file(tmp_path: Path) -> None:
 
 def test_a_properties_file_that_is_not_there(log: CheckpointLog, tmp_path: Path) -> None:
     result = run("transactions", "list", tmp_path, "--config", tmp_path / "none.properties")
-    assert result.exit_code == 2 and "none.properties" in result.stderr
+    assert result.exit_code == 3 and "none.properties" in result.stderr

@@ -18,7 +18,14 @@ from holdfast.committers.base import CheckpointCommitter
 from holdfast.committers.file import FileCheckpointCommitter
 from holdfast.committers.sql import SqlCheckpointCommitter
 from holdfast.core.naming import job_id, operator_id
-from holdfast.errors import ConfigError, HoldfastError, RecordError, StorageError
+from holdfast.errors import (
+    ConfigError,
+    HoldfastError,
+    RecordError,
+    RestoredEndpointError,
+    SinkError,
+    StorageError,
+)
 from tests.unit.inprocess import Endpoint, Engine, SendingSink
 
 LINEAGE, OTHER = "a" * 32, "b" * 32
@@ -55,7 +62,7 @@ def test_c1_an_author_writes_two_methods() -> None:
     mine.set_operator_id("o")
     mine.create_resource()
     mine.open()
-    assert (mine.job_id, mine.operator_id, mine.progress()) == ("j", "o", {})
+    assert (mine.job_id, mine.operator_id, mine.progress(), mine.address) == ("j", "o", None, "")
     mine.take_over()
     mine.close()
     with pytest.raises(TypeError, match="abstract"):
@@ -277,6 +284,47 @@ def test_c4_one_row_for_each_subtask(tmp_path: Path) -> None:
     committer.close()
     with closing(sqlite3.connect(tmp_path / "a.db")) as connection:
         assert connection.execute("SELECT subtask, checkpoint_id FROM holdfast_committer").fetchall() == [(0, 49)]
+
+
+def test_rule_15_a_file_that_is_gone_or_restored_is_not_taken_for_one_that_knows(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+
+    def ready() -> SqlCheckpointCommitter:
+        made = SqlCheckpointCommitter(f"sqlite:///{path}")
+        made.set_job_id(job_id("orders", LINEAGE))
+        made.set_operator_id("target")
+        made.create_resource()
+        made.open()
+        return made
+
+    with closing(ready()) as committer:
+        committer.commit_checkpoint(0, 3)
+    backup = path.read_bytes()
+    with closing(ready()) as committer:
+        committer.commit_checkpoint(0, 7)
+    path.write_bytes(backup)
+    with closing(ready()) as committer:
+        assert committer.progress() == {LINEAGE: 3}
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("DROP TABLE holdfast_committer")
+        with pytest.raises(RestoredEndpointError, match=rf"sink 'target' \({path}\) has lost its table"):
+            committer.progress()
+    path.unlink()
+    with closing(ready()) as committer:
+        assert committer.progress() == {}
+
+
+def test_no_error_of_sqlite_leaves(tmp_path: Path) -> None:
+    (tmp_path / "a.db").write_bytes(b"this is no database, and long enough to be one" * 100)
+    committer = SqlCheckpointCommitter(f"sqlite:///{tmp_path}/a.db")
+    committer.set_job_id(job_id("orders", LINEAGE))
+    committer.set_operator_id("target")
+    with pytest.raises(SinkError, match=rf"committer of sink 'target' \({tmp_path}/a.db\): file is not a database"):
+        committer.create_resource()
+    committer = SqlCheckpointCommitter(f"sqlite:///{tmp_path}/a.db/below/b.db")
+    committer.set_job_id(job_id("orders", LINEAGE))
+    with pytest.raises(SinkError, match=f"folder {tmp_path}/a.db/below"):
+        committer.create_resource()
 
 
 def test_one_committer_object_can_serve_two_sinks(location: str, tmp_path: Path) -> None:

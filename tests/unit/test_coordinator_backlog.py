@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.checkpoint.loops import Threads
 from holdfast.committers.file import FileCheckpointCommitter
 from holdfast.errors import BacklogFullError, CommitError, ConfigError, FencedError, RecordError
 from holdfast.testing.audit import audit
@@ -38,7 +40,9 @@ def test_w6_past_its_limits_the_query_fails_and_loses_nothing(
             sent.append(checkpoint_id)
     message = str(caught.value)
     assert f"'sending' has {len(sent)} undelivered checkpoints" in message
-    assert f"{option}; its last failure: ConnectionError: the endpoint is down. Nothing is lost" in message
+    assert f"{option}; its last failure: sink 'sending': commit of checkpoint 0 failed: " in message
+    assert "ConnectionError: the endpoint is down" in message
+    assert "Nothing is lost: the rows are in the log under" in message
     assert "Repair the endpoint or raise max_pending" in message
     endpoint.down = None
     engine.restart()
@@ -125,7 +129,7 @@ def test_the_timer_of_a_fenced_driver_delivers_nothing(
     away.fail("send", DOWN)
     successor = copy.copy(zombie)
     successor.start(SendingSink(away, marks))
-    zombie.coordinator.tick()
+    zombie.tick()
     assert endpoint.rows == []
     with pytest.raises(FencedError):
         zombie.run(1, [2])
@@ -160,17 +164,28 @@ def test_the_timer_does_not_wait_for_a_batch_that_is_delivering(
     location: str, marks: FileCheckpointCommitter, endpoint: Endpoint
 ) -> None:
     """Else a slow endpoint would have two deliveries of the same checkpoint at once, or a stuck timer."""
-    engine = Engine(location, SendingSink(endpoint, marks))
-    endpoint.fail("send", DOWN)
+    entered, leave = threading.Event(), threading.Event()
+    inside: list[int] = []
+
+    class Slow(SendingSink):
+        def send_values(self, values: Any, checkpoint_id: int, timestamp: int) -> bool:
+            inside.append(checkpoint_id)
+            entered.set()
+            assert leave.wait(15)
+            return super().send_values(values, checkpoint_id, timestamp)
+
+    engine = Engine(location, Slow(endpoint, marks), loops=Threads(), clock=time.time)
     engine.run(0, [1])
-    with engine.coordinator._lock:
-        timer = threading.Thread(target=engine.coordinator.tick)
-        timer.start()
-        timer.join(10)
-        assert not timer.is_alive()
-    assert endpoint.rows == []
-    engine.tick()
-    assert endpoint.rows == [1]
+    assert entered.wait(10)
+    timer = threading.Thread(target=engine.coordinator.tick)
+    timer.start()
+    timer.join(10)
+    assert not timer.is_alive()
+    assert (inside, endpoint.rows) == ([0], [])
+    leave.set()
+    assert engine.coordinator.drain(10)
+    assert (inside, endpoint.rows) == ([0], [1])
+    engine.coordinator.close(5.0)
 
 
 def test_an_endpoint_that_fails_slowly_is_given_a_rest(

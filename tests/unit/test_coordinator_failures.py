@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.checkpoint.storage import LocalStorage
 from holdfast.core.model import Outcome
-from holdfast.errors import ConfigError, FencedError, LostError, RowError
+from holdfast.errors import ConfigError, FencedError, LostError, RowError, SinkError
 from tests.unit.inprocess import Endpoint, Engine, PreparingSink
 
 
@@ -91,18 +91,19 @@ def test_t8_one_sink_that_cannot_commit_does_not_keep_the_others_from_it(
 def test_every_sink_is_closed_even_if_one_fails_to(location: str, endpoint: Endpoint, other: Endpoint) -> None:
     engine = Engine(location, PreparingSink(endpoint, "a"), PreparingSink(other, "b"))
     other.fail("close", RuntimeError("b does not close"))
-    with pytest.raises(RuntimeError, match="b does not close"):
-        engine.coordinator.close()
-    engine.coordinator.close()
+    with pytest.raises(SinkError, match="sink 'b': close failed: RuntimeError: b does not close"):
+        engine.coordinator.close(0.0)
+    engine.coordinator.close(0.0)
     assert endpoint.called("close") == other.called("close") == [()]
 
 
 def test_a_start_that_fails_closes_what_it_opened_and_says_why(
     location: str, endpoint: Endpoint, other: Endpoint
 ) -> None:
-    other.fail("open", ConnectionError("b is down"))
+    other.fail("open", *[ConnectionError("b is down")] * 3)
     endpoint.fail("close", RuntimeError("and a does not close"))
-    with pytest.raises(ConnectionError, match="b is down") as caught:
+    with pytest.raises(SinkError, match="sink 'b': start failed: ConnectionError: b is down") as caught:
         Engine(location, PreparingSink(endpoint, "a"), PreparingSink(other, "b"))
     assert endpoint.called("close") == [()]
     assert "and a does not close" in caught.value.__notes__[0]
+    assert isinstance(caught.value.__cause__, ConnectionError)

@@ -15,7 +15,14 @@ import pytest
 from holdfast.committers.file import FileCheckpointCommitter
 from holdfast.committers.sql import SqlCheckpointCommitter
 from holdfast.connectors.sqlite import SqliteSink
-from holdfast.errors import CommitError, ConfigError, ForeignLineageError, LineageError, StaleCheckpointError
+from holdfast.errors import (
+    CommitError,
+    ConfigError,
+    ForeignLineageError,
+    LineageError,
+    SinkError,
+    StaleCheckpointError,
+)
 from holdfast.testing.audit import audit
 from tests.unit.inprocess import Endpoint, Engine, PreparingSink, SendingSink
 
@@ -106,6 +113,10 @@ def test_a_batch_that_is_decided_and_forgotten_is_refused(location: str, target:
         engine.run(checkpoint_id, [checkpoint_id])
     with pytest.raises(StaleCheckpointError, match=r"asks for checkpoint 0, but 2 is decided already.*Restore"):
         engine.run(0, [0])
+    with pytest.raises(StaleCheckpointError):
+        engine.run(3, [3])
+    engine.committed = engine.planned = 2
+    engine.restart()
     engine.run(3, [3])
     assert audit(range(4), target.rows()).ok
 
@@ -115,7 +126,7 @@ def test_a_first_batch_that_was_planned_but_never_decided_is_no_reason_to_refuse
 ) -> None:
     engine = Engine(location, PreparingSink(endpoint))
     endpoint.fail("write", RuntimeError())
-    with pytest.raises(RuntimeError):
+    with pytest.raises(SinkError):
         engine.run(0, [0])
     engine.restart()
     engine.run(0, [0])

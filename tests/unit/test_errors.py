@@ -24,11 +24,11 @@ from holdfast.committers.sql import SqlCheckpointCommitter
 from holdfast.connectors.sqlite import SqliteSink
 from holdfast.core.model import Outcome
 from holdfast.testing import audit, faults
-from tests.unit.inprocess import Endpoint, Engine, PreparingSink, SendingSink, damage
+from tests.unit.inprocess import Endpoint, Engine, Ledger, LedgerSink, PreparingSink, SendingSink, damage
 
 #: errors that need a server to happen, and where they are shown
 ELSEWHERE = {errors.SourceError: "tests/integration/test_kafka_source.py"}
-#: never raised itself: the common part of its two subclasses
+#: never raised itself: the common part of its three subclasses
 ABSTRACT = {errors.LineageError}
 SHOWN: set[type[errors.HoldfastError]] = set()
 Test = Callable[..., None]
@@ -234,6 +234,106 @@ def test_row_error_names_the_key_and_order_by_is_a_way_out(location: str, tmp_pa
         assert audit([1, 2], [row[0] for row in connection.execute("SELECT id FROM t")]).ok
 
 
+@shows(errors.RestoredEndpointError)
+def test_restored_endpoint_error_names_the_checkpoints_and_the_newer_state_is_a_way_out(
+    location: str, endpoint: Endpoint
+) -> None:
+    ledger = Ledger()
+    engine = Engine(location, LedgerSink(endpoint, ledger))
+    engine.run(0, [1])
+    older = ledger.copy()
+    engine.run(1, [2])
+    engine.run(2, [3])
+    newer, ledger.marks = ledger.marks, older.marks
+    with pytest.raises(errors.RestoredEndpointError, match=r"'ledger'.*checkpoints 1 to 2 were committed") as caught:
+        engine.restart()
+    assert caught.value.behind == (1, 2)
+    assert f"holdfast resolve {engine.location.removesuffix('/holdfast')} --sink ledger" in str(caught.value)
+    ledger.marks = newer
+    engine.restart()
+    engine.run(3, [4])
+    assert audit([1, 2, 3, 4], endpoint.rows).ok
+
+
+@shows(errors.SinkError)
+def test_sink_error_names_sink_and_address_and_keeps_the_clients_own_error(location: str, endpoint: Endpoint) -> None:
+    class Addressed(PreparingSink):
+        address = "shop.example:5432"
+
+    engine = Engine(location, Addressed(endpoint))
+    endpoint.fail("write", KeyError("a bug"))
+    with pytest.raises(
+        errors.SinkError, match=r"sink 'prepared' \(shop.example:5432\): write failed: Key.*a bug"
+    ) as caught:
+        engine.run(0, [1])
+    assert isinstance(caught.value.__cause__, KeyError)
+    engine.restart()
+    engine.run(0, [1])
+    assert audit([1], endpoint.rows).ok
+
+
+@shows(errors.NotPreparedError)
+def test_not_prepared_error_names_what_is_gone_and_the_next_start_runs_the_batch(
+    location: str, endpoint: Endpoint
+) -> None:
+    class Forgetful(PreparingSink):
+        def still_prepared(self, committables: Any) -> Any:
+            return committables[1:]
+
+    engine = Engine(location, Forgetful(endpoint, timeout=0.0))
+    with pytest.raises(errors.NotPreparedError, match=r"'prepared' dropped 1 of 2 prepared pieces of checkpoint 0"):
+        engine.run(0, [1], [2])
+    assert engine.log.last_decided is None
+    engine.restart(PreparingSink(endpoint))
+    engine.run(0, [1], [2])
+    assert audit([1, 2], endpoint.rows).ok
+
+
+@shows(errors.MarkError)
+def test_mark_error_stops_also_a_sink_that_may_lag_and_nothing_is_sent_again(location: str, endpoint: Endpoint) -> None:
+    """D10: sent and not marked; sending it every second would double it every second."""
+    engine = Engine(location, sending(endpoint, location))
+    endpoint.fail("send", errors.MarkError("sent, but the mark of checkpoint 0 cannot be written: disk full"))
+    with pytest.raises(errors.MarkError, match="disk full"):
+        engine.run(0, [1])
+    engine.tick()
+    assert endpoint.called("send") == [(0,)]
+    assert engine.files("lost") == ["lost/0.sending.json"]
+    engine.restart()
+    assert audit([1], endpoint.rows).ok
+
+
+@shows(errors.UndeliveredError)
+def test_undelivered_error_names_sink_checkpoints_and_rows_and_the_next_start_delivers(
+    location: str, endpoint: Endpoint
+) -> None:
+    engine = Engine(location, sending(endpoint, location), bounded=True, drain_timeout=5.0)
+    endpoint.down = ConnectionError("down")
+    with pytest.raises(
+        errors.UndeliveredError, match=r"'sending': checkpoint 0, 2 rows; .*down.*next start.*drain_timeo"
+    ):
+        engine.run(0, [1], [2])
+    endpoint.down = None
+    engine.restart()
+    assert audit([1, 2], endpoint.rows).ok
+
+
+@shows(errors.EngineError)
+def test_engine_error_says_whether_the_tasks_may_run_again(engine: Engine, endpoint: Endpoint) -> None:
+    troubles = [errors.EngineError("an executor is gone", again=True)]
+
+    def task(_: int) -> None:
+        if troubles:
+            raise troubles.pop()
+
+    batch = engine.run(0, [1], on_task=task)
+    assert batch.writes == 2
+    troubles.append(errors.EngineError("the query's own code failed"))
+    with pytest.raises(errors.EngineError, match="own code"):
+        engine.run(1, [2], on_task=task)
+    assert audit([1], endpoint.rows).ok
+
+
 @shows(errors.InjectedFault)
 def test_injected_fault_names_its_point_and_disarming_it_is_enough(
     engine: Engine, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
@@ -267,6 +367,16 @@ def test_every_error_is_shown_here_or_against_a_server() -> None:
     assert SHOWN | ABSTRACT | set(ELSEWHERE) == set(all_errors())
     for error, file in ELSEWHERE.items():
         assert error.__name__ in Path(__file__, "../../..", file).resolve().read_text()
+
+
+@pytest.mark.parametrize("error", all_errors())
+def test_every_error_says_what_to_do_as_data(error: type[errors.HoldfastError]) -> None:
+    made = error("why")
+    assert made.action in ("restart", "operator", "fix")
+    assert errors.permanent(made) is (made.action != "restart")
+    assert errors.__doc__ is not None
+    drawn = dict(re.findall(r"(\w+)(?: \(also ValueError\))? +(restart|operator|fix) ", errors.__doc__))
+    assert error is errors.HoldfastError or drawn[error.__name__] == made.action
 
 
 def test_the_tree_in_the_docstring_is_the_tree_of_the_classes() -> None:

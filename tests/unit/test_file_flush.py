@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.checkpoint import status
+from holdfast.checkpoint import runs
 from holdfast.cli.app import app
 from holdfast.connectors.files.rolling import Rolling
 from holdfast.connectors.files.sink import FileSink
@@ -27,7 +27,7 @@ def engine(tmp_path: Path) -> Engine:
 @pytest.fixture
 def ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process that ran the query is gone; really it is this one."""
-    monkeypatch.setattr(status, "_lives", lambda _: False)
+    monkeypatch.setattr(runs, "lives", lambda _: False)
 
 
 def run(*arguments: object) -> Any:
@@ -78,4 +78,4 @@ def test_a_damaged_record_is_an_error_and_nothing_is_touched(engine: Engine, tmp
 
 
 def test_a_location_that_holdfast_never_used_is_wrong_use(tmp_path: Path) -> None:
-    assert run(tmp_path / "nothing").exit_code == 2
+    assert run(tmp_path / "nothing").exit_code == 3

@@ -185,3 +185,13 @@ def test_a_sessions_time_zone_does_not_make_another_schema() -> None:
     first, second = (formats.fingerprint(formats.normal(schema)) for schema in schemas)
     assert first == second
     assert first != formats.fingerprint(pa.schema([("at", pa.timestamp("us"))]))
+
+
+def test_csv_names_nan_and_the_infinities_as_spark_does_and_leaves_other_numbers_alone() -> None:
+    """Bare, Arrow's reader takes nan for null, and Spark's reader takes neither nan nor inf."""
+    out = io.BytesIO()
+    plain = pa.RecordBatch.from_pydict({"id": [1], "x": [1.5]})
+    odd = pa.RecordBatch.from_pydict({"id": [2, 3, 4, 5], "x": [float("nan"), float("inf"), float("-inf"), None]})
+    formats.FORMATS["csv"].write(out, plain.schema, [plain, odd, plain], "none")
+    lines = out.getvalue().decode().splitlines()
+    assert lines == ['"id","x"', "1,1.5", '2,"NaN"', '3,"Inf"', '4,"-Inf"', "5,", "1,1.5"]

@@ -16,6 +16,7 @@ from holdfast.connectors.files import rolling
 from holdfast.connectors.files.flush import flush
 from holdfast.connectors.files.rolling import Rolling
 from holdfast.connectors.files.sink import FileSink
+from holdfast.core.retry import Retry
 from holdfast.errors import CommitError, FencedError, InjectedFault
 from holdfast.testing.local import armed
 from tests.unit.inprocess import SCHEMA, Engine
@@ -52,7 +53,7 @@ class Files(RuleBasedStateMachine):
         self.out = self.folder / "out"
         self.clock = Clock()
         self.fan_in, rolling.FAN_IN = rolling.FAN_IN, 3
-        self.engine = Engine(self.folder / "ck", self.sink(Rolling()), clock=self.clock, retain=2)
+        self.engine = Engine(self.folder / "ck", self.sink(Rolling()), clock=self.clock, retain=2, retry=Retry(for_=0))
         self.zombies: list[Engine] = []
         self.batches: list[list[list[int]]] = []
         self.next_id = 0
@@ -67,9 +68,9 @@ class Files(RuleBasedStateMachine):
         try:
             self.zombies_wake_up()
             if not self.alive:
-                self.restart(Rolling(), False)
+                self.restart(Rolling(), False, True)
             self.catch_up()
-            self.engine.coordinator.finish()
+            self.engine.coordinator.finish(0.0)
             sent = sorted(i for batch in self.batches for part in batch for i in part)
             assert self.visible() == sent
             assert list(self.out.rglob("*.arrow")) == []
@@ -138,15 +139,17 @@ class Files(RuleBasedStateMachine):
     def end_dies(self, fault: str) -> None:
         try:
             with armed(fault):
-                self.engine.coordinator.finish()
+                self.engine.coordinator.finish(0.0)
         except Died:
-            self.alive = False
+            pass
+        self.alive = False
 
-    @rule(policy=st.sampled_from(ROLLINGS), paused=st.booleans())
-    def restart(self, policy: Rolling, paused: bool) -> None:
+    @rule(policy=st.sampled_from(ROLLINGS), paused=st.booleans(), patient=st.booleans())
+    def restart(self, policy: Rolling, paused: bool, patient: bool) -> None:
+        """One that is not patient dies of the first failure, as a kill would do it."""
         if paused and len(self.zombies) < 2:
             self.zombies.append(_copy(self.engine))
-        self.engine.restart(self.sink(policy))
+        self.engine.restart(self.sink(policy), retry=Retry(for_=0.25 if patient else 0))
         self.alive = True
 
     @rule(fault=st.sampled_from(["recovery=error", "commit.subtask=error", "commit.subtask=lost", "commit.mark=lost"]))
@@ -175,10 +178,14 @@ class Files(RuleBasedStateMachine):
             (sink,) = zombie.sinks
             sink.act_on_state(zombie.coordinator._tasks)
             sink.recover("orders", zombie.log.generation, {})
+            failed = zombie.coordinator.failure
             try:
-                zombie.coordinator.finish()
+                zombie.coordinator.finish(0.0)
                 zombie.run(len(self.batches), [10**9])
             except FencedError:
+                continue
+            except Died as error:
+                assert error is failed, "one that had failed before says that again"
                 continue
             raise AssertionError("a zombie decided")
         self.zombies.clear()

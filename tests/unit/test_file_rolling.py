@@ -13,12 +13,12 @@ from holdfast.connectors.files.state import Names, State
 from holdfast.core.units import parse_duration, parse_size
 from holdfast.errors import ConfigError, RecordError
 
-NAMES = Names("a" * 32, "files-out", 3, ".parquet")
+NAMES = Names("a" * 32, "files-out", 3)
 NEVER = Rolling(size="1GB", age=None, inactivity=None)
 
 
 def part(number: int, bucket: str = "", *, size: int = 100, at: int = 0, schema: str = "s", level: int = 0) -> Part:
-    return Part(f"parts/{number}", bucket, schema, 1, size, "0", number, number, at, at, level)
+    return Part(f"parts/{number}", bucket, schema, 1, size, "0", number, number, at, at, level, "parquet", "snappy")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_names_are_of_lineage_sink_and_number_and_a_hidden_one_of_the_generation
     name = NAMES.of(Group(parts, hidden=False), 12)
     assert name.startswith(f"country=DE/4-7-12-{'a' * 32}-")
     assert name.endswith(".parquet")
-    other = Names("a" * 32, "files-copy", 3, ".parquet")
+    other = Names("a" * 32, "files-copy", 3)
     assert other.of(Group(parts, hidden=False), 12) != name
     assert NAMES.of(Group(parts, hidden=True), 12) == f"parts/{'a' * 32}/3-merged-12.arrow"
     assert not NAMES.of(Group((part(1),), hidden=False), 0).startswith("/")

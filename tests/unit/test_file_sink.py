@@ -21,13 +21,17 @@ from holdfast.connectors.files.buckets import TimeBucket
 from holdfast.connectors.files.flush import flush
 from holdfast.connectors.files.rolling import Rolling
 from holdfast.connectors.files.sink import FileSink
+from holdfast.core.retry import Retry
 from holdfast.errors import (
+    CommitError,
     ConfigError,
     FencedError,
     ForeignLineageError,
     InjectedFault,
     RecordError,
+    RestoredEndpointError,
     StaleCheckpointError,
+    UndeliveredError,
 )
 from holdfast.testing.audit import audit
 from holdfast.testing.local import armed
@@ -82,8 +86,8 @@ def parts(out: Path) -> list[Path]:
 
 
 def finished(engine: Engine) -> None:
-    engine.coordinator.finish()
-    engine.coordinator.close()
+    engine.coordinator.finish(0.0)
+    engine.coordinator.close(0.0)
 
 
 # -- rolling over checkpoints -----------------------------------------------------------------------------------------
@@ -154,12 +158,20 @@ def test_the_timer_plans_nothing_while_a_batch_is_being_written(
     def meanwhile(_: int) -> None:
         clock.now += 10_000
         engine.tick()
-        engine.coordinator.finish()
+        assert ids(out) == []
+
+    def the_end(_: int) -> None:
+        clock.now += 10_000
+        engine.coordinator.finish(0.0)
         assert ids(out) == []
 
     engine.run(1, [2], on_task=meanwhile)
+    with pytest.raises(UndeliveredError, match="'files-out': checkpoint 2, 1 rows"):
+        engine.run(2, [3], on_task=the_end)
+    assert ids(out) == []
+    engine.restart(FileSink(str(out), rolling=LATER))
     finished(engine)
-    assert ids(out) == [1, 2]
+    assert ids(out) == [1, 2, 3]
 
 
 def test_the_timer_completes_nothing_of_a_checkpoint_whose_decision_failed(
@@ -170,6 +182,11 @@ def test_the_timer_completes_nothing_of_a_checkpoint_whose_decision_failed(
     engine.run(0, [1])
     with armed("decision=error"), pytest.raises(InjectedFault):
         engine.run(1, [2])
+    clock.now += 3600
+    engine.tick()
+    engine.coordinator.finish(0.0)
+    assert ids(out) == [], "a run that has failed plans nothing any more"
+    engine.restart(FileSink(str(out), rolling=LATER))
     clock.now += 3600
     engine.tick()
     assert ids(out) == [1]
@@ -247,7 +264,7 @@ def test_dying_in_the_middle_of_a_roll_leaves_each_row_in_one_file(
                 engine.tick()
             else:
                 with pytest.raises(InjectedFault):
-                    engine.coordinator.finish()
+                    engine.coordinator.finish(0.0)
     seen = ids(out)
     assert max(seen.count(i) for i in (1, 2, 3)) <= 4
     engine.restart(FileSink(str(out), bucket_by="name", rolling=LATER))
@@ -280,7 +297,7 @@ def test_a_zombie_that_completes_the_same_files_changes_nothing(
     engine.run(0, [1, 2], [3])
     old = engine.sinks[0]
     with armed("commit.subtask=error"), pytest.raises(InjectedFault):
-        engine.coordinator.finish()
+        engine.coordinator.finish(0.0)
     zombie = engine.coordinator
     engine.restart(FileSink(str(out), bucket_by="name", rolling=LATER))
     before = {file: file.read_bytes() for file in files(out)}
@@ -316,7 +333,8 @@ def test_a_zombie_cannot_plan_and_does_not_act_on_what_it_could_not_record(
 def test_a_file_someone_took_away_is_not_made_again(start: Callable[..., Engine], out: Path) -> None:
     """A committed file belongs to its readers: they may move it on at once, and the driver may die just then."""
     engine = start(EACH)
-    with armed("commit.record=error"), pytest.raises(InjectedFault):
+    engine.restart(FileSink(str(out), rolling=EACH), retry=Retry(for_=0))
+    with armed("commit.record=error"), pytest.raises(CommitError, match=r"commit.record: raised before the effect"):
         engine.run(0, [1])
     (file,) = files(out)
     file.unlink()
@@ -382,7 +400,7 @@ def test_a_file_waits_for_the_part_it_is_made_of(
     """A merge that is recorded and failed on the timer is done by the next batch, beside the file that needs it."""
     monkeypatch.setattr(rolling, "FAN_IN", 2)
     engine = start(Rolling(size=None, age="1h", inactivity=None))
-    engine.coordinator._tasks = engine.coordinator._delivery._tasks = Backwards()
+    engine.coordinator._tasks = engine.coordinator.deliveries[0].tasks = Backwards()
     for number in range(4):
         engine.run(number, [number])
     with armed("commit.subtask=error"):
@@ -405,8 +423,9 @@ def test_a_waiting_part_that_is_damaged_or_gone_is_named_and_never_skipped(
     victim = parts(out)[0]
     good = victim.read_bytes()
     victim.unlink() if how == "gone" else damage(victim, how)
-    with pytest.raises(RecordError, match=rf"{victim} is (damaged|missing).*[Rr]estore it from a copy"):
-        engine.coordinator.finish()
+    error = RestoredEndpointError if how == "gone" else RecordError
+    with pytest.raises(error, match=rf"{victim} is (damaged|missing).* from a copy of the folder"):
+        engine.coordinator.finish(0.0)
     assert files(out) == []
     victim.write_bytes(good)
     engine.restart(FileSink(str(out), rolling=LATER))

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.connectors.stdout import StdoutSink
 from holdfast.core.naming import Task
-from holdfast.errors import CommitError, ConfigError
+from holdfast.errors import CommitError, ConfigError, SinkError
 from holdfast.sinks.idempotent import IdempotentSink
 from tests.unit.inprocess import Endpoint, Engine, PreparingSink
 
@@ -37,7 +37,7 @@ def test_i1_a_replay_leaves_the_same_rows(location: str, endpoint: Endpoint) -> 
     sink, other = Upserting(endpoint), Endpoint()
     engine = Engine(location, sink, PreparingSink(other))
     other.fail("validate", RuntimeError("not this time"))
-    with pytest.raises(RuntimeError):
+    with pytest.raises(SinkError, match="not this time"):
         engine.run(0, [1, 2], [3])
     assert sorted(sink.rows) == [1, 2, 3], "visible before the decision, as the docstring says"
     engine.restart()
@@ -53,7 +53,7 @@ def test_a_connection_is_closed_once_whatever_fails(location: str, endpoint: End
     engine = Engine(location, Upserting(endpoint), PreparingSink(other))
     failing = endpoint if method else other
     failing.fail(method or "pre_commit", RuntimeError("failed"))
-    with pytest.raises(RuntimeError, match="failed"):
+    with pytest.raises(SinkError, match="RuntimeError: failed"):
         engine.run(0, [1])
     assert endpoint.called("disconnect") == [(0,)]
     assert other.prepared == {}

@@ -107,8 +107,8 @@ def test_the_end_of_a_run_plans_nothing_without_the_rows_of_a_decided_checkpoint
     endpoint.fail("commit", *[OSError("down")] * 3)
     with pytest.raises(CommitError):
         engine.run(1, [2])
-    engine.coordinator.finish()
+    engine.coordinator.finish(0.0)
     engine.restart(*sinks())
     engine.run(1, [2])
-    engine.coordinator.finish()
+    engine.coordinator.finish(0.0)
     assert ids(out) == [1, 2]

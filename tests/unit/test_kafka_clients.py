@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,15 +15,21 @@ import pytest
 
 from holdfast.checkpoint.ports import LoopTasks
 from holdfast.connectors.kafka import offsets, target
-from holdfast.connectors.kafka.arrow import check_rows, check_schema
+from holdfast.connectors.kafka import rows as rows_module
+from holdfast.connectors.kafka import topics as topics_module
+from holdfast.connectors.kafka.arrow import check_schema
 from holdfast.connectors.kafka.client import admin, client_config
-from holdfast.connectors.kafka.rdkafka import ProduceError, TransactionalProducer
+from holdfast.connectors.kafka.rdkafka import TransactionalProducer
+from holdfast.connectors.kafka.refusal import ProduceError, refusal
+from holdfast.connectors.kafka.rows import check_rows
 from holdfast.connectors.kafka.sink import KafkaSink
+from holdfast.connectors.kafka.topics import Topic
+from holdfast.connectors.kafka.transactions import OpenTransaction, TransactionClient, TransactionRef
 from holdfast.connectors.kafka.two_phase import TwoPhase
 from holdfast.connectors.kafka.wire import Connection, NotYetError
-from holdfast.connectors.kafka.write_ahead import WriteAhead
+from holdfast.core.model import Outcome
 from holdfast.core.naming import Task
-from holdfast.errors import ConfigError, HoldfastError, RowError
+from holdfast.errors import ConfigError, HoldfastError, RowError, SinkError, permanent
 
 NOWHERE = "127.0.0.1:1"
 
@@ -44,7 +53,8 @@ def _answer(*partitions: tuple[str, int, int], code: int = 0) -> Any:
 def _connection() -> Connection:
     """One that talks to nobody."""
     connection = object.__new__(Connection)
-    connection._config, connection._rights = {"bootstrap.servers": NOWHERE}, "Read"
+    connection._config, connection._rights, connection._owner = {"bootstrap.servers": NOWHERE}, "Read", "sink 's'"
+    connection._lock, connection._manager, connection._net = threading.RLock(), None, None
     return connection
 
 
@@ -73,7 +83,8 @@ def test_k7_an_offset_that_cannot_be_read_is_no_missing_one_nor_a_lost_transacti
 def test_a_coordinator_that_moves_is_waited_for_but_not_for_ever() -> None:
     """After a broker's start groups load for a while; that is neither a missing right nor a missing offset (K7)."""
     connection, left = _connection(), [1, 2]
-    connection._manager = SimpleNamespace(run=lambda function: function())
+    connection._manager = SimpleNamespace(run=lambda function: function(), close=lambda: None)
+    connection._net = SimpleNamespace(close=lambda: None)
 
     def conversation() -> str:
         if left:
@@ -83,10 +94,9 @@ def test_a_coordinator_that_moves_is_waited_for_but_not_for_ever() -> None:
 
     assert connection.run(conversation) == "here"  # type: ignore[arg-type]
     left.append(1)
-    with pytest.raises(NotYetError):
+    with pytest.raises(SinkError, match=r"sink 's': Kafka at 127.0.0.1:1 did not answer .*loading.*check that") as told:
         connection.run(conversation, timeout=-1)  # type: ignore[arg-type]
-    connection._net = SimpleNamespace(close=lambda: None)
-    connection._manager.close = lambda: None
+    assert not permanent(told.value)
 
 
 def test_headers_of_another_type_are_refused_and_not_dropped_in_silence() -> None:
@@ -99,8 +109,8 @@ def test_a_task_that_cannot_begin_leaves_no_producer_in_its_worker(monkeypatch: 
     """A worker process serves many tasks: with the broker down each try would leave threads behind for ever."""
     made: list[TransactionalProducer] = []
 
-    def producer(config: dict[str, Any], *, timeout: float, identified: bool) -> TransactionalProducer:
-        made.append(TransactionalProducer(config, timeout=0.2, identified=identified))
+    def producer(config: dict[str, Any], *, timeout: float, identified: bool, owner: str) -> TransactionalProducer:
+        made.append(TransactionalProducer(config, timeout=0.2, identified=identified, owner=owner))
         return made[-1]
 
     monkeypatch.setattr(target, "TransactionalProducer", producer)
@@ -133,36 +143,151 @@ def test_only_a_producer_that_must_tell_its_identity_makes_statistics(identified
 
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        ("key", pa.string()),
+        ("value", pa.binary()),
+        ("topic", pa.binary()),
+        ("partition", pa.int32()),
+        ("headers", HEADERS),
+    ]
+)
+GOOD = {"key": "k", "value": b"v", "topic": b"t", "partition": None, "headers": None}
+#: As CAST(X'6162ff' AS STRING) makes them.
+NOT_UTF8 = pa.Array.from_buffers(pa.string(), 1, list(pa.array([b"ab\xff"]).buffers()))
 
 
+def place(*, config: dict[str, Any] | None = None, **topics: Topic) -> target.Target:
+    known = topics or {"t": Topic(4, 1_048_588)}
+    return target.Target("kafka", NOWHERE, None, config or {}, known)
+
+
+@pytest.fixture
+def as_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers that say what the driver knows already."""
+    monkeypatch.setattr(rows_module, "_KNOWN", {})
+    monkeypatch.setattr(rows_module, "_look_up", lambda name, where: where.known[name])
+
+
+@pytest.mark.usefixtures("as_known")
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
         ({"topic": None}, "no topic"),
+        ({"topic": b"a b"}, "'topic'.*no topic with such a name: 'a b'"),
+        ({"topic": b"ab\xff"}, r"no topic with such a name: 'ab\\\\xff'"),
+        ({"topic": b".."}, "no topic with such a name"),
+        ({"topic": b"x" * 250}, "no topic with such a name"),
         ({"partition": -2}, "negative partition"),
+        ({"partition": 4}, "sink 'kafka': topic 't': column 'partition': a row names partition 4.* 0 to 3"),
         ({"headers": [{"key": None, "value": b"x"}]}, "header without a key"),
+        ({"value": b"x" * 1_000_000}, "column 'value': a row of 1000001 bytes.*too large: 999964"),
+        ({"key": "x" * 1_000_000}, "too large"),
+        ({"headers": [{"key": "h", "value": b"x" * 999_999}]}, "too large"),
+        ({"headers": [{"key": "h" * 600_000, "value": None}, {"key": "h", "value": b"x" * 600_000}]}, "too large"),
     ],
 )
 def test_rows_that_could_never_be_published_are_refused_before_they_are_sealed(row: Any, problem: str) -> None:
-    """After the decision they would fail every start."""
-    schema = pa.schema(
-        [("value", pa.string()), ("topic", pa.string()), ("partition", pa.int32()), ("headers", HEADERS)]
-    )
-    good = {"value": "v", "topic": "t", "partition": None, "headers": None}
-    check_rows(pa.RecordBatch.from_pylist([good], schema), None)
+    """Rule 11: after the decision they would fail every start."""
+    check_rows(pa.RecordBatch.from_pylist([GOOD], SCHEMA), place())
     with pytest.raises(RowError, match=problem):
-        check_rows(pa.RecordBatch.from_pylist([good, {**good, **row}], schema), None)
+        check_rows(pa.RecordBatch.from_pylist([GOOD, {**GOOD, **row}], SCHEMA), place())
+
+
+@pytest.mark.usefixtures("as_known")
+def test_the_topics_own_limit_and_the_clients_count_both_and_many_small_rows_are_not_one_large_one() -> None:
+    big = pa.RecordBatch.from_pylist([{**GOOD, "value": b"x" * 5000}], SCHEMA)
+    check_rows(big, place())
+    check_rows(pa.RecordBatch.from_pylist([{**GOOD, "value": b"x" * 5000}] * 400, SCHEMA), place())
+    for where in (place(t=Topic(4, 5000)), place(config={"message.max.bytes": 5000})):
+        with pytest.raises(RowError, match="too large"):
+            check_rows(big, where)
+    check_rows(big, place(config={"message.max.bytes": 2_000_000}, t=Topic(4, None)))
+
+
+@pytest.mark.usefixtures("as_known")
+def test_a_compacted_topic_takes_no_row_without_a_key() -> None:
+    compacted = place(t=Topic(4, None, compacted=True))
+    check_rows(pa.RecordBatch.from_pylist([GOOD], SCHEMA), compacted)
+    with pytest.raises(RowError, match=r"column 'key'.*compacted"):
+        check_rows(pa.RecordBatch.from_pylist([{**GOOD, "key": None}], SCHEMA), compacted)
+
+
+@pytest.mark.usefixtures("as_known")
+def test_text_that_is_not_utf8_is_refused_where_kafka_wants_text_and_goes_as_it_is_where_it_wants_bytes() -> None:
+    entries = pa.StructArray.from_arrays([NOT_UTF8, pa.array([b"x"])], ["key", "value"])
+    lists = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), entries)
+    good = {"value": NOT_UTF8, "topic": pa.array(["t"])}
+    check_rows(pa.RecordBatch.from_pydict(good), place())
+    with pytest.raises(RowError, match="'headers': a header's key is not UTF-8"):
+        check_rows(pa.RecordBatch.from_pydict({**good, "headers": lists}), place())
+    with pytest.raises(RowError, match="no topic with such a name"):
+        check_rows(pa.RecordBatch.from_pydict({**good, "topic": NOT_UTF8}), place())
+
+
+def test_a_topic_that_is_wider_than_it_was_is_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_module, "_KNOWN", {})
+    monkeypatch.setattr(topics_module, "look_up", lambda *_, **__: {"t": Topic(9)})
+    row = pa.RecordBatch.from_pylist([{**GOOD, "partition": 8}], SCHEMA)
+    check_rows(row, place())
+    monkeypatch.setattr(topics_module, "look_up", lambda *_, **__: {})
+    check_rows(row, place())
+    with pytest.raises(RowError, match=r"topic 'other' is not in Kafka at 127.0.0.1:1.*create it"):
+        check_rows(pa.RecordBatch.from_pylist([{**GOOD, "topic": b"other"}], SCHEMA), place())
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "remedy"),
+    [
+        (10, RowError, "max.message.bytes"),
+        (87, RowError, "compacted"),
+        (50, ConfigError, "transaction.max.timeout.ms"),
+        (-169, ConfigError, "sasl"),
+        (-185, SinkError, "Trying again may help"),
+        (19, SinkError, "brokers run"),
+    ],
+)
+def test_what_kafka_refuses_says_whose_fault_it_is_and_what_to_do(code: int, kind: type, remedy: str) -> None:
+    error = refusal(code, "sink 's': Kafka at b:1 refused")
+    assert isinstance(error, kind) and permanent(error) is (kind is not SinkError)
+    assert str(error).startswith("sink 's': Kafka at b:1 refused") and remedy in str(error)
+
+
+class Way(TwoPhase):
+    """Remembers what it was asked."""
+
+    def __init__(self, answer: Outcome) -> None:
+        super().__init__(place())
+        self.answer, self.asked = answer, []
+
+    def commit(self, checkpoint_id: int, committables: Any, tasks: Any) -> Outcome:
+        self.asked.append((checkpoint_id, list(committables)))
+        return self.answer
+
+    def recover(self, pipeline: str, generation: int, decided: Any) -> None:
+        self.asked.append(decided)
 
 
 @pytest.mark.parametrize("mode", ["two-phase", "write-ahead"])
-def test_what_the_other_mode_prepared_is_named_and_not_taken_for_its_own(mode: str) -> None:
+def test_what_was_prepared_in_another_mode_is_committed_and_swept_in_that_mode(mode: str) -> None:
+    """Rule 16."""
     sink = KafkaSink(NOWHERE, "orders", mode=mode)
-    place = target.Target("kafka", NOWHERE, "orders", {})
-    sink._way = TwoPhase(place) if mode == "two-phase" else WriteAhead(place)
-    others = {"handle": "wal/x"} if mode == "two-phase" else {"transactional_id": "hfk1-x"}
-    for call in (lambda: sink.recover("p", 0, {3: [others]}), lambda: sink.commit(3, [others], LoopTasks())):
-        with pytest.raises(ConfigError, match="start once more with mode="):
-            call()
+    sealed, opened = {"handle": "wal/x"}, {"transactional_id": "hfk1-x"}
+    ways = {"write-ahead": Way(Outcome.ALREADY_COMMITTED), "two-phase": Way(Outcome.COMMITTED)}
+    sink._ways, sink._way, sink._swept = ways, ways[mode], True
+    assert sink.commit(3, [sealed], LoopTasks()) is Outcome.ALREADY_COMMITTED
+    assert sink.commit(4, [opened], LoopTasks()) is Outcome.COMMITTED
+    assert sink.commit(5, [sealed, opened], LoopTasks()) is Outcome.COMMITTED
+    ways["two-phase"].answer = Outcome.RETRY
+    assert sink.commit(6, [sealed, opened], LoopTasks()) is Outcome.RETRY
+    sink.recover("p", 0, {7: [sealed, opened]})
+    assert ways["write-ahead"].asked == [(3, [sealed]), (5, [sealed]), (6, [sealed]), {7: [sealed]}]
+    assert ways["two-phase"].asked == [(4, [opened]), (5, [opened]), (6, [opened]), {7: [opened]}]
+
+
+def test_a_sink_names_its_brokers_and_no_secret() -> None:
+    sink = KafkaSink(NOWHERE, "orders", config={"sasl.password": "geheim"})
+    assert sink.address == NOWHERE and "geheim" not in repr(sink)
 
 
 def test_a_topic_name_that_cannot_be_is_an_error_and_not_a_crash() -> None:
@@ -172,3 +297,37 @@ def test_a_topic_name_that_cannot_be_is_an_error_and_not_a_crash() -> None:
             producer.partitions("x" * 600)
     finally:
         producer.drop()
+
+
+@pytest.mark.parametrize("state", ["PrepareCommit", "PrepareAbort", "CompleteAbort", "Empty"])
+def test_only_an_open_transaction_of_the_same_producer_is_still_prepared(state: str) -> None:
+    """Rule 14."""
+    mine = {"transactional_id": "a", "producer_id": 1, "epoch": 2}
+    found = [OpenTransaction(TransactionRef("a", 1, 2), "Ongoing", 1, 1, ())]
+    sink = TwoPhase(place())
+    sink._driver = SimpleNamespace(describe=lambda names: [t for t in found if t.ref.transactional_id in names])
+    assert sink.still_prepared([mine, {**mine, "epoch": 3}, {**mine, "transactional_id": "b"}]) == [mine]
+    found[0] = replace(found[0], state=state)
+    assert sink.still_prepared([mine]) == []
+
+
+def test_an_answer_that_was_lost_is_asked_for_again_and_the_others_are_not() -> None:
+    """One of two coordinators goes away in the middle: what the other did is not asked twice."""
+    from kafka.errors import KafkaConnectionError
+
+    client, sent = object.__new__(TransactionClient), []
+    client.__dict__.update(vars(_connection()))
+
+    async def coordinators(_kind: int, keys: list[str]) -> dict[str, int]:
+        return dict.fromkeys(keys, 1)
+
+    async def answer(name: str) -> Any:
+        sent.append(name)
+        if name == "b" and sent.count("b") == 1:
+            raise KafkaConnectionError("socket disconnected")
+        return SimpleNamespace(error_code=14 if name == "c" and sent.count("c") == 1 else 0)
+
+    client.coordinators, client._end = coordinators, lambda ref, _nodes, *, commit: answer(ref.transactional_id)
+    client._connected = lambda _deadline: SimpleNamespace(run=lambda function: asyncio.run(function()))
+    assert client.end([TransactionRef(name, 1, 1) for name in "abc"], commit=True) == [0, 0, 0]
+    assert sent == ["a", "b", "c", "b", "c"]

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.object_store import ObjectStorage
 from holdfast.checkpoint.storage import open_storage
 from holdfast.committers.sql import SqlCheckpointCommitter
 from holdfast.connectors.sqlite import SqliteSink
-from holdfast.errors import ConfigError, FencedError, MissingExtraError, RecordError, UnsafeStorageError
+from holdfast.errors import ConfigError, FencedError, MissingExtraError, RecordError, StorageError, UnsafeStorageError
 from holdfast.testing.audit import audit
 from tests.unit.inprocess import Endpoint, Engine, SendingSink
 
@@ -170,6 +171,8 @@ def test_the_whole_cycle_runs_on_s3(bucket: str, tmp_path: Path, endpoint: Endpo
     replay = engine.run(1, [4], [], [5, 6])
     assert (replay.writes, replay.drained) == (0, 1)
     engine.run(2, [7])
+    for _ in range(4):
+        engine.tick()
     with pytest.raises(FencedError):
         first.run(3, replay)
     sent = range(1, 8)
@@ -263,7 +266,7 @@ def test_a_conflict_with_another_writer_is_asked_again(bucket: str, monkeypatch:
     store._fs.times = 2
     assert not store.create("a", b"2")
     store._fs.times = 3
-    with pytest.raises(OSError, match="ConditionalRequestConflict"):
+    with pytest.raises(StorageError, match=rf"s3://{bucket}/ck/b cannot be written.*ConditionalRequestConflict"):
         store.create("b", b"3")
 
 
@@ -286,3 +289,35 @@ def test_a_missing_s3fs_names_the_extra_to_install(monkeypatch: pytest.MonkeyPat
 def test_an_unknown_scheme_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match="nosuch://b/ck"):
         open_storage("nosuch://b/ck")
+
+
+class _Fails:
+    """A store whose every call fails."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        def fail(*_: Any, **__: Any) -> Any:
+            raise self._error
+
+        return (lambda path: path) if name == "_strip_protocol" else fail
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (EndpointConnectionError(endpoint_url="http://nowhere"), "Could not connect to the endpoint.*can be reached"),
+        (PermissionError(errno.EACCES, "Access Denied"), "Permission denied.*Access Denied.*change the owner"),
+        (OSError(errno.EIO, "SlowDown"), r"Input/output error \(.*SlowDown"),
+    ],
+)
+@pytest.mark.parametrize("method", ["read", "reader", "size", "delete", "names", "walk", "create", "replace", "writer"])
+def test_no_raw_error_of_a_client_leaves_the_storage(error: Exception, words: str, method: str) -> None:
+    store = open_storage("memory://bucket/ck")
+    store._fs = _Fails(error)  # type: ignore[attr-defined]
+    with pytest.raises(StorageError, match=rf"(?s)memory://bucket/ck/a cannot be .*{words}"):
+        if method == "writer":
+            store.writer("a").__enter__()
+        else:
+            getattr(store, method)("a", *([b"x"] if method in ("create", "replace") else []))

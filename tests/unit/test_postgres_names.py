@@ -96,7 +96,7 @@ def test_name_and_repr_hold_nothing_of_the_dsn() -> None:
     sink = hf.PostgresSink(DSN, "shop.orders")
     assert sink.name == "postgres-shop.orders"
     assert repr(sink) == "PostgresSink(name='postgres-shop.orders')"
-    assert repr(sink.server) == "Server(database 'shop' at localhost)"
+    assert repr(sink.server) == "Server(localhost/shop)"
 
 
 @pytest.mark.parametrize("package", ["psycopg", "adbc_driver_manager", "adbc_driver_postgresql"])

@@ -27,6 +27,7 @@ PUBLIC = {
     "Outcome",
     "PendingCheckpoint",
     "PostgresSink",
+    "Retry",
     "Rolling",
     "Run",
     "SqlCheckpointCommitter",
@@ -74,7 +75,9 @@ def test_another_name_is_an_attribute_error() -> None:
 
 def test_the_names_for_sink_authors_are_there() -> None:
     assert sorted(holdfast.testing.__all__) == holdfast.testing.__all__
-    assert all(callable(getattr(holdfast.testing, name)) for name in holdfast.testing.__all__)
+    values = {name: getattr(holdfast.testing, name) for name in holdfast.testing.__all__}
+    assert all(callable(value) for name, value in values.items() if name != "faults")
+    assert values["faults"] is importlib.import_module("holdfast.core.faults")
 
 
 def test_the_library_is_imported_without_spark_or_a_connectors_packages() -> None:

@@ -85,7 +85,7 @@ class TestShow:
         get_stuck(engine, endpoint)
         result = run("status", tmp_path, "--json")
         document = json.loads(result.stdout)
-        assert (result.exit_code, document["healthy"], len(document["stuck"])) == (1, True, 1)
+        assert (result.exit_code, document["health"], len(document["stuck"])) == (1, "degraded", 1)
         assert f"see holdfast resolve {tmp_path}" in run("status", tmp_path).stdout
         run("resolve", tmp_path, "--give-up", "--yes")
         result = run("status", tmp_path, "--json")
@@ -159,7 +159,7 @@ class TestWaysOut:
             (tmp_path / folder).mkdir()
             (tmp_path / folder / "0").touch()
         result = run("resolve", tmp_path, "--produce-anyway", "--yes")
-        assert result.exit_code == 2 and "does not replay it" in result.stderr
+        assert result.exit_code == 3 and "does not replay it" in result.stderr
         assert run("resolve", tmp_path, "--mark-delivered", "--yes").exit_code == 0
         engine.restart()
         assert endpoint.rows == [3] and not engine.pending
@@ -174,10 +174,12 @@ class TestWaysOut:
         for end in ends.values():
             drop(end, 0)
         engine.committed = 0
-        for _ in ends:  # each start finds one
+        result = run("resolve", tmp_path, 0, "--give-up", "--yes")
+        assert result.exit_code == 3 and "0 --sink first, 0 --sink second" in result.stderr
+        for name in ends:  # each start finds one
             with pytest.raises(LostError):
                 engine.restart()
-            result = run("resolve", tmp_path, 0, "--give-up", "--yes")
+            result = run("resolve", tmp_path, 0, "--sink", name, "--give-up", "--yes")
             assert result.exit_code == 0, result.stderr
         engine.restart()
         assert [end.rows for end in ends.values()] == [[2], [2]] and not engine.pending
@@ -198,22 +200,36 @@ class TestWaysOut:
 
 
 class TestRefusals:
-    def test_no_finding(self, engine, endpoint, tmp_path) -> None:
-        decide_only(engine, [1, 2], [3])
-        drop(endpoint, 0)
-        for arguments in ([], [0], [7], [0, "--sink", "prepared"]):
-            result = run("resolve", tmp_path, *arguments, "--give-up", "--yes")
-            assert result.exit_code == 2 and "Start the query first: it finds out" in result.stderr
+    def test_a_checkpoint_that_is_not_stuck_says_so(self, engine, endpoint, tmp_path) -> None:
+        engine.run(0, [1], [2])
+        for arguments, words in (
+            ([99], "checkpoint 99 is not stuck: it is not decided (the newest is 0)"),
+            ([0], "checkpoint 0 is not stuck: it was committed by every sink"),
+            ([0, "--sink", "prepared"], "checkpoint 0 is not stuck: it was committed by sink 'prepared'"),
+            ([0, "--sink", "other"], "checkpoint 0 has no rows for a sink 'other'; its sinks: prepared"),
+            ([], "nothing is stuck: everything that is decided was committed by every sink"),
+        ):
+            for way in ([], ["--give-up", "--yes"], ["--try-again", "--yes"]):
+                if arguments or way:
+                    result = run("resolve", tmp_path, *arguments, *way)
+                    assert result.exit_code == 3 and words in result.stderr, (arguments, way, result.stderr)
+
+    def test_one_so_old_that_its_record_is_gone(self, tmp_path, endpoint) -> None:
+        engine = Engine(tmp_path / "holdfast", LossySink(endpoint), retain=1)
+        for number in range(4):
+            engine.run(number, [number])
+        assert "its record is gone" in run("resolve", tmp_path, 0, "--give-up", "--yes").stderr
 
     def test_a_finding_that_no_longer_applies(self, engine, endpoint, tmp_path) -> None:
+        """What it was about was replaced: nothing is stuck. But it is owed, so it can be given up all the same."""
         get_stuck(engine, endpoint)
         engine.restart()
         with armed("repair=lost"), pytest.raises(Exception, match="fault repair"):  # recorded, then killed
             engine.run(0, [3], [1, 2], [4])
         assert engine.storage.names("lost") == ["0.prepared.json"]
-        result = run("resolve", tmp_path, 0, "--give-up", "--yes")
-        assert result.exit_code == 1 and "were replaced since" in result.stderr
         assert run("resolve", tmp_path).exit_code == 0
+        result = run("resolve", tmp_path, 0, "--give-up", "--yes", "--json")
+        assert json.loads(result.stdout)["report"]["rows_possibly_lost"] == 4
 
     def test_committed_since(self, engine, endpoint, tmp_path) -> None:
         get_stuck(engine, endpoint)
@@ -223,7 +239,7 @@ class TestRefusals:
         assert engine.storage.names("lost") == [], "what was repaired is not offered"
         engine.storage.replace("lost/0.prepared.json", finding)
         assert run("resolve", tmp_path).exit_code == 0
-        assert run("resolve", tmp_path, 0, "--give-up", "--yes").exit_code == 2
+        assert run("resolve", tmp_path, 0, "--give-up", "--yes").exit_code == 3
         assert sorted(endpoint.rows) == [1, 2, 3, 4]
 
     def test_a_driver_that_is_alive(self, engine, endpoint, tmp_path) -> None:
@@ -264,18 +280,18 @@ class TestRefusals:
         other = records.encode("lost", "n", {**body, "checkpoint_id": 1, "nonce": "n"})
         path.with_name("1.prepared.json").write_bytes(other)
         result = run("resolve", tmp_path, "--give-up", "--yes")
-        assert result.exit_code == 2 and "0 --sink prepared, 1 --sink prepared" in result.stderr
+        assert result.exit_code == 3 and "0 --sink prepared, 1 --sink prepared" in result.stderr
         assert run("resolve", tmp_path, 1, "--give-up", "--yes").exit_code == 0
 
     def test_two_choices(self, engine, endpoint, tmp_path) -> None:
         get_stuck(engine, endpoint)
-        assert run("resolve", tmp_path, "--give-up", "--mark-delivered", "--yes").exit_code == 2
+        assert run("resolve", tmp_path, "--give-up", "--mark-delivered", "--yes").exit_code == 3
 
     def test_without_a_terminal_and_without_yes(self, engine, endpoint, tmp_path) -> None:
         get_stuck(engine, endpoint)
         before = snapshot(engine.location)
         result = run("resolve", tmp_path, "--give-up")
-        assert result.exit_code == 2 and "pass --yes" in result.stderr
+        assert result.exit_code == 3 and "pass --yes" in result.stderr
         assert snapshot(engine.location) == before
 
     @pytest.mark.parametrize("answer", ["y", "n"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import re
 import sqlite3
 import threading
 from contextlib import closing
@@ -87,7 +88,7 @@ def test_a_commit_that_fails_in_the_middle_leaves_nothing_of_it(rig: Rig, monkey
     engine = rig.engine()
     engine.run(0, [1])
     with monkeypatch.context() as patch:
-        patch.setattr("holdfast.connectors.sqlite._ADD_TO_LEDGER", "INSERT INTO gone VALUES (?,?,?,?,?,?)")
+        patch.setattr("holdfast.connectors.sqlite_table._ADD_TO_LEDGER", "INSERT INTO gone VALUES (?,?,?,?,?,?)")
         with pytest.raises(CommitError, match="no such table: gone"):
             engine.run(1, [2], [3])
     assert rig.execute("SELECT id FROM rows") == [(1,)]
@@ -121,7 +122,7 @@ def test_a_reader_sees_whole_checkpoints_only(rig: Rig) -> None:
 
 
 def test_the_ledger_is_pruned_and_its_newest_row_stays(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.connectors.sqlite._LEDGER_KEPT", 3)
+    monkeypatch.setattr("holdfast.connectors.sqlite_table._LEDGER_KEPT", 3)
     engine = rig.engine()
     for checkpoint_id in range(8):
         engine.run(checkpoint_id, [checkpoint_id])
@@ -159,18 +160,52 @@ def test_two_columns_sqlite_cannot_tell_apart_are_refused(rig: Rig) -> None:
         rig.engine(schema)
 
 
-def test_a_row_the_table_refuses_stops_the_query_at_once_and_is_kept(rig: Rig) -> None:
-    """Trying again cannot help; the rows wait in the log for the table to be changed."""
-    rig.execute("CREATE TABLE rows (id INTEGER CHECK (id < 10), name)")
+def test_a_row_that_meets_one_that_is_there_stops_the_query_at_once_and_is_kept(rig: Rig) -> None:
+    """Only the commit can see it. Trying again cannot help; the rows wait in the log for the table to be changed."""
+    rig.execute("CREATE TABLE rows (id INTEGER UNIQUE, name)")
     engine = rig.engine()
-    engine.run(0, [1])
-    with pytest.raises(RowError, match=r"checkpoint 1.*'rows'.*CHECK.*Nothing is lost.*change the table"):
+    engine.run(0, [1, 99])
+    with pytest.raises(RowError, match=r"checkpoint 1.*'rows'.*UNIQUE.*Nothing is lost.*change the table.*resolve"):
         engine.run(1, [2, 99])
     assert engine.waits == []
     rig.execute("ALTER TABLE rows RENAME TO strict")
     rig.execute("CREATE TABLE rows AS SELECT * FROM strict")
     engine.restart()
-    assert audit([1, 2, 99], [row[0] for row in rig.execute("SELECT id FROM rows")]).ok
+    assert sorted(row[0] for row in rig.execute("SELECT id FROM rows")) == [1, 2, 99, 99]
+
+
+@pytest.mark.parametrize(
+    ("declared", "reason"),
+    [
+        ("id INTEGER CHECK (id < 10), name", "CHECK constraint failed: id < 10"),
+        ("id INTEGER, name TEXT NOT NULL CHECK (length(name) < 3)", "CHECK constraint failed"),
+        ("id INTEGER, name INTEGER) STRICT", "cannot store TEXT value in INTEGER column rows.name"),
+        ("id, name INTEGER PRIMARY KEY", "datatype mismatch"),
+        ("id INTEGER, name TEXT, twice AS (id * 2) STORED CHECK (twice < 20)", "CHECK constraint failed"),
+        ("id INTEGER UNIQUE CHECK (id < 10), name UNIQUE", "CHECK constraint failed"),
+    ],
+)
+def test_d1_a_row_that_the_table_refuses_for_itself_is_refused_before_the_decision(
+    rig: Rig, declared: str, reason: str
+) -> None:
+    rig.execute(f"CREATE TABLE rows ({declared}" + ("" if "STRICT" in declared else ")"))
+    engine = rig.engine()
+    refused = rf"sink 'sqlite-rows': a row does not go into table 'rows' of .*out.db: {re.escape(reason)}.*The first is"
+    with pytest.raises(RowError, match=refused):
+        engine.run(0, [2, 99], [2, 99])
+    assert engine.files("decisions") == engine.files("wal") == []
+    rig.execute("DROP TABLE rows")
+    engine.restart()
+    engine.run(0, [2, 99])
+    assert rig.execute("SELECT id FROM rows") == [(2,), (99,)]
+
+
+def test_rows_with_equal_values_are_no_reason_to_refuse_a_task(rig: Rig) -> None:
+    """Whether a key is taken is seen when the rows are committed: an upsert may well give it twice."""
+    rig.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY NOT NULL, name TEXT NOT NULL)")
+    engine = rig.engine(mode="upsert", key=["id"], order_by="name")
+    engine.run(0, [1, 1, 2], [1])
+    assert rig.execute("SELECT id FROM rows") == [(1,), (2,)]
 
 
 @pytest.mark.parametrize("table", ['a"b; drop table rows; --', "select", "ä ü", "x'y", "1", "a.b", "`", "[x]"])
@@ -182,6 +217,14 @@ def test_any_table_and_column_name_is_only_a_name(rig: Rig, table: str) -> None:
     quoted = '"' + table.replace('"', '""') + '"'
     assert rig.execute(f"SELECT * FROM {quoted}") == [(1, "b", 2.0)]
     assert rig.execute("SELECT count(*) FROM rows") == [(0,)]
+
+
+def test_any_path_is_only_a_path(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.path = tmp_path / "a?b#c%20 'd'&mode=ro.db"
+    rig.engine().run(0, [1])
+    assert [path.name for path in tmp_path.glob("a*.db")] == [rig.path.name]
+    assert rig.execute("SELECT id FROM rows") == [(1,)]
 
 
 def test_values_of_every_type_keep_their_meaning(rig: Rig) -> None:

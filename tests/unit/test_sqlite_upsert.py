@@ -105,7 +105,7 @@ def test_decimal_keys_are_equal_by_value(rig: Rig) -> None:
     assert rig.execute("SELECT * FROM rows") == [("1.10", 2)]
 
 
-@pytest.mark.parametrize(("kind", "value"), [(pa.string(), None), (pa.float64(), None), (pa.float64(), float("nan"))])
+@pytest.mark.parametrize(("kind", "value"), [(pa.string(), None), (pa.float64(), None)])
 def test_i1_a_row_without_a_key_is_refused(rig: Rig, kind: pa.DataType, value: Any) -> None:
     schema = pa.schema([("k", kind), ("v", pa.int64())])
     engine = upsert(rig, schema)
@@ -140,3 +140,11 @@ def test_an_existing_table_needs_a_unique_index_on_the_key(rig: Rig) -> None:
     engine.run(0, keyed(("a", 1, 0)))
     engine.run(1, keyed(("a", 2, 0)))
     assert rig.execute("SELECT v FROM rows") == [(2,)]
+
+
+def test_i1_zero_and_minus_zero_are_one_key(rig: Rig) -> None:
+    """To SQLite they are equal, to Arrow they are not."""
+    schema = pa.schema([("k", pa.float64()), ("v", pa.int64())])
+    engine = upsert(rig, schema)
+    with pytest.raises(RowError, match=r"several rows with key \{'k': 0\.0\}"):
+        engine.run(0, keyed((0.0, 1), (-0.0, 2), schema=schema))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import multiprocessing
 import os
 import signal
@@ -10,10 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from holdfast.checkpoint.object_store import ObjectStorage
 from holdfast.checkpoint.storage import LocalStorage, open_storage
+from holdfast.checkpoint.trouble import LocalFile
 from holdfast.errors import ConfigError, StorageError, UnsafeStorageError
 
 
@@ -142,13 +145,63 @@ def test_a_file_system_without_hard_links_is_refused(
     assert list((tmp_path / "decisions").iterdir()) == [], "the temporary file is still there"
 
 
-def test_any_other_failure_goes_up_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_other_failure_names_the_path_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "link", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(
+        StorageError, match=r"/a cannot be written: No space left on device\. The disk is full"
+    ) as caught:
         LocalStorage(str(tmp_path)).create("a", b"x")
+    assert caught.value.action == "restart"
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+METHODS: dict[str, Callable[[LocalStorage], object]] = {
+    "create": lambda s: s.create("d/a", b"x"),
+    "replace": lambda s: s.replace("d/a", b"x"),
+    "writer": lambda s: s.writer("d/a").__enter__(),
+    "read": lambda s: s.read("d/a"),
+    "reader": lambda s: s.reader("d/a"),
+    "size": lambda s: s.size("d/a"),
+    "delete": lambda s: s.delete("d/a"),
+    "names": lambda s: s.names("d/a"),
+    "walk": lambda s: s.walk("d"),
+    "sync": lambda s: s.sync("d/a"),
+    "tidy": lambda s: s.tidy("d/a"),
+    "remove_folder": lambda s: s.remove_folder("d/a"),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_raw_os_error_leaves_the_storage(tmp_path: Path, method: str) -> None:
+    """A file where a folder should be fails for root too, whom permissions do not stop."""
+    (tmp_path / "d").write_bytes(b"not a folder")
+    with pytest.raises(StorageError, match=r"/d(/a)? cannot be .*is where a folder should be: move"):
+        METHODS[method](LocalStorage(str(tmp_path)))
+
+
+@pytest.mark.parametrize("method", ["read", "reader", "size"])
+def test_what_is_not_there_stays_file_not_found(tmp_path: Path, method: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        getattr(LocalStorage(str(tmp_path)), method)("a")
+
+
+def test_a_disk_that_fills_up_while_a_file_is_written_is_told_through_arrow_too() -> None:
+    """/dev/full takes nothing."""
+    file = io.BufferedWriter(LocalFile("/dev/full", "wb"))
+    batch = pa.RecordBatch.from_pydict({"a": list(range(100_000))})
+    stream = pa.ipc.new_stream(pa.PythonFile(file, mode="w"), batch.schema)
+    with pytest.raises(StorageError, match=r"/dev/full cannot be written: No space left on device"):
+        stream.write_batch(batch)
+    file.raw.close()
+
+
+def test_the_size_of_a_file(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    storage.create("a", b"12345")
+    assert storage.size("a") == 5
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../outside", "wal/../../outside", ".."])
@@ -181,7 +234,7 @@ def test_a_writer_that_raises_leaves_no_file(tmp_path: Path) -> None:
 def test_a_writer_never_writes_over_a_file(tmp_path: Path) -> None:
     storage = LocalStorage(str(tmp_path))
     storage.create("wal/x", b"sealed")
-    with pytest.raises(FileExistsError), storage.writer("wal/x"):
+    with pytest.raises(StorageError, match="wal/x cannot be created: File exists"), storage.writer("wal/x"):
         pass
     assert storage.read("wal/x") == b"sealed"
 
@@ -189,14 +242,14 @@ def test_a_writer_never_writes_over_a_file(tmp_path: Path) -> None:
 def test_a_folder_swept_while_a_writer_opens_its_file_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, sweeps = Path.open, []
+    sweeps = []
 
-    def swept(self: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+    def swept(path: str, mode: str) -> Any:
         if mode == "xb" and len(sweeps) < limit:
-            sweeps.append(self.parent.rmdir())
-        return real(self, mode, *arguments, **options)
+            sweeps.append(Path(path).parent.rmdir())
+        return LocalFile(path, mode)
 
-    monkeypatch.setattr(Path, "open", swept)
+    monkeypatch.setattr("holdfast.checkpoint.storage.LocalFile", swept)
     limit = 3
     with LocalStorage(str(tmp_path)).writer("wal/x") as file:
         file.write(b"rows")

@@ -17,7 +17,7 @@ import pytest
 from holdfast.checkpoint.storage import LocalStorage, open_storage
 from holdfast.core.naming import Task
 from holdfast.core.recovery import may_undo
-from holdfast.errors import ConfigError, HoldfastError, RecordError
+from holdfast.errors import ConfigError, HoldfastError, LostError, RecordError
 from holdfast.sinks import wal
 from holdfast.sinks.subtask import current_task, write_subtask
 from tests.unit.inprocess import DAMAGES, Endpoint, PreparingSink, damage, record_batch
@@ -137,8 +137,9 @@ def test_damage_is_found_before_the_first_row_is_given_out(location: str, how: s
 def test_a_missing_file_is_an_error_that_names_it(location: str) -> None:
     handle = sealed(location)
     Path(location, handle["handle"]).unlink()
-    with pytest.raises(RecordError, match=f"{handle['handle']} is missing, and its rows were not delivered: restore"):
+    with pytest.raises(LostError, match=f"{handle['handle']} is missing: 3 rows .* not delivered. Restore") as caught:
         wal.read_log(location, handle)
+    assert caught.value.lost == (handle,)
 
 
 def test_a_handle_that_leaves_the_location_is_refused(location: str) -> None:

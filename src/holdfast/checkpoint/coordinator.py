@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from holdfast.checkpoint import refusals
+from holdfast.checkpoint import orders, refusals
+from holdfast.checkpoint.again import SendAgain
 from holdfast.checkpoint.delivery import Delivery
 from holdfast.checkpoint.guard import guarded
 from holdfast.checkpoint.log import CheckpointLog
@@ -22,6 +23,7 @@ from holdfast.checkpoint.phases import Phases
 from holdfast.checkpoint.ports import Batch, EnginePosition, Run, Sink, Tasks
 from holdfast.checkpoint.prepare import Preparation, Prepared, again, undone
 from holdfast.checkpoint.repair import Repairs
+from holdfast.checkpoint.sinkbook import note_sinks
 from holdfast.checkpoint.sinkset import SinkSet
 from holdfast.checkpoint.story import Story
 from holdfast.checkpoint.upkeep import Upkeep, keep_up
@@ -65,6 +67,7 @@ class Coordinator:
         self._bounded, self._drain_timeout = bounded, drain_timeout
         #: what endpoints dropped after the decision
         self._lost: dict[Commit, LostError] = {}
+        self._sending = SendAgain(log)
         self._repairs = Repairs(log, {s.name: s for s in sinks}, self._lost)
         self.deliveries: list[Delivery] = []
         self._preparation = Preparation(
@@ -88,13 +91,18 @@ class Coordinator:
         self._log.start()  # Step.FENCE
         position = engine()
         refusals.check_engine(self._log, position, adopt=self._take_over)
-        refusals.check_sinks(self._log, [sink.name for sink in self._sinks])
+        names = [sink.name for sink in self._sinks]
+        orders.abandon(self._log, names)
+        refusals.check_sinks(self._log, names)
         self._story = Story(self._log, self._outcomes)
         if self._story.inherited:
             count = len(self._story.inherited)
             logger.info("%d checkpoints are decided and not delivered yet: they come first", count)
         try:
             self.run_info = self._set.open(schema, may_take_over=self._take_over, again=self._again)
+            note_sinks(self._log, names)
+            orders.carry_out(self._log, self._sinks, self._again)
+            self._sending.load()
             with faults.point("recovery"):
                 for sink in self._sinks:
                     self._again("sweep", lambda s=sink: self._recover(s), sink)  # type: ignore[misc]
@@ -259,6 +267,10 @@ class Coordinator:
         with clock.phase("decide"):
             decided = self._decide(checkpoint_id, prepared, started)
         state = advance(state, Event.DECIDE)
+        # Always, since a loop that was awake may have committed it by now; and not before there is a decision, since
+        # what is not decided looks complete.
+        for delivery in self.deliveries:
+            delivery.expect(checkpoint_id)
         refusals.warn_of_timeouts(self._sinks, self._clock() - started / 1000)
         self._deliver(checkpoint_id, clock)
         self._repair(checkpoint_id, batch, clock)
@@ -267,11 +279,14 @@ class Coordinator:
 
     def _decide(self, checkpoint_id: CheckpointId, prepared: Prepared, started: int) -> Decided:
         names = [sink.name for sink in self._sinks]
+        further = self._sending.committables(names, prepared.committables)
+        everything = [*prepared.committables, *further]
         try:
             with faults.point("decision"):
-                return self._log.decide(
-                    checkpoint_id, names, prepared.committables, timestamp=started, state=prepared.state
-                )
+                decided = self._log.decide(checkpoint_id, names, everything, timestamp=started, state=prepared.state)
+            if further:
+                self._sending.done(names, checkpoint_id)
+            return decided
         except FencedError as error:
             # Only here is it certain that there is no decision. After any other error there may be one: clean up
             # nothing, let the restart read the log.
@@ -335,14 +350,12 @@ class Coordinator:
 
     def _deliver(self, checkpoint_id: CheckpointId, clock: Phases) -> None:
         """The loops commit; wait for those that may not lag: for this checkpoint, or for all before it."""
-        if self._is_pending(checkpoint_id):
-            for delivery in self.deliveries:
-                delivery.expect(checkpoint_id)
         with clock.phase("commit"):
             self._loops.wake()
             self._wait(lambda d: d.sink.may_lag or d.done_through(checkpoint_id - (1 if d.sink.overlaps else 0)))
         with clock.phase("notify"):
             if not self._is_pending(checkpoint_id):
+                self._loops.wake()  # whoever committed before the others rests until then
                 self._wait(lambda d: d.sink.may_lag or d.sink.overlaps or d.notified(checkpoint_id))
 
     def _drain_if_bounded(self, checkpoint_id: CheckpointId) -> None:
@@ -354,10 +367,14 @@ class Coordinator:
             if left is not None:
                 raise left
         self._raise_failure()
+        # What is lost counts as done to a loop. No replay can bring it back when the run is over.
+        self._repairs.check(checkpoint_id)
 
     def _wait(self, settled: Callable[[Delivery], bool]) -> None:
-        self._loops.wait(lambda: self.failure is not None or all(settled(d) for d in self.deliveries))
+        done = self._loops.wait(lambda: self.failure is not None or all(settled(d) for d in self.deliveries))
         self._raise_failure()
+        if not done and (left := self.undelivered()) is not None:
+            raise left  # the run was stopped meanwhile, and nobody commits any more
 
     def _raise_failure(self) -> None:
         if self.failure is not None:
@@ -373,15 +390,17 @@ class Coordinator:
         if Step.SWEEP not in STEPS[moment]:
             return
         for sink in self._sinks:
-            if sink.name in leave:
-                continue
-            try:
-                with guarded(sink, "sweep"):
-                    self._recover(sink)
-            except HoldfastError as error:
-                if permanent(error):
-                    raise
-                logger.warning("sweep of sink %s failed, it is tried again: %s", sink.name, first_line(error))
+            if sink.name not in leave:
+                self._sweep(sink)
+
+    def _sweep(self, sink: Sink) -> None:
+        try:
+            with guarded(sink, "sweep"):
+                self._recover(sink)
+        except HoldfastError as error:
+            if permanent(error):
+                raise
+            logger.warning("sweep of sink %s failed, it is tried again: %s", sink.name, first_line(error))
 
     def _recover(self, sink: Sink) -> None:
         self._swept[sink.name] = self._clock()
@@ -398,9 +417,10 @@ class Coordinator:
                 return CHORES_EVERY
             if self._clock() >= self._swept.get(sink.name, 0.0) + SWEEP_EVERY:
                 self._log.ensure_not_fenced()
-                self._recover(sink)
+                self._sweep(sink)
             if isinstance(sink, Upkeep) and not owed(self._log.facts, sink.name):
-                keep_up(self._log, sink, self._tasks, self._clock())
+                own = next((d.tasks for d in self.deliveries if d.sink is sink), self._tasks)
+                keep_up(self._log, sink, own, self._clock())
         finally:
             self._idle.release()
         return CHORES_EVERY

@@ -64,7 +64,7 @@ class Delivery:
         #: checkpoints that this sink is told about when every sink has committed them
         self._awaited: set[CheckpointId] = set()
         self._unrecorded: tuple[CheckpointId, Outcome] | None = None
-        self._failures, self._failing_since, self._not_before = 0, 0.0, 0.0
+        self._failing, self._failing_since, self._failures, self._not_before = "", 0.0, 0, 0.0
         self._fence_seen = float("-inf")
         self._standing = Standing("idle", clock(), 0, None)
 
@@ -125,8 +125,9 @@ class Delivery:
         try:
             self._look_for_fence(began)
             outcome = self._attempt(number, committables)
-            with faults.point("commit.record"):
-                self._log.record_commit(number, action.sink, {"outcome": outcome, **totals(committables)})
+            with faults.point("commit.record", self.sink.name):
+                told = {"outcome": outcome, **totals(committables), "at": int(self._clock() * 1000)}
+                self._log.record_commit(number, action.sink, told)
         except LostError as error:
             # The other sinks still commit: the decision stands.
             self._lost[action] = error
@@ -146,7 +147,7 @@ class Delivery:
             return self._unrecorded[1]  # sent already: only the record is missing, and sending again cannot help (D10)
         outcome: Outcome | None = Outcome.COMMITTED
         if committables:
-            with faults.point("commit.sink"):
+            with faults.point("commit.sink", self.sink.name):
                 outcome = self.sink.commit(number, [c.data for c in committables], self.tasks)
         if outcome is not None and not isinstance(outcome, Outcome):
             raise ConfigError(f"sink {self.sink.name!r}: commit must return an Outcome or None, not {outcome!r}")
@@ -184,11 +185,11 @@ class Delivery:
     def _trouble(self, error: HoldfastError, action: Commit | None, began: float) -> float | None:
         """Try again later, or give up: at once if trying again cannot help, else when `retry` is over."""
         now = self._clock()
-        self._failures += 1
-        if self._failures == 1:
-            self._failing_since = began
-        took, failing = now - began, now - self._failing_since
         what = "upkeep" if action is None else f"commit of checkpoint {action.checkpoint_id}"
+        if what != self._failing:
+            self._failing, self._failing_since, self._failures = what, began, 0
+        self._failures += 1
+        took, failing = now - began, now - self._failing_since
         self._standing = Standing(f"waiting to try {what} again", self._failing_since, self._failures, str(error))
         if permanent(error) or (not self.sink.may_lag and failing >= self._retry.seconds):
             self._give_up(error, action)
@@ -221,7 +222,7 @@ class Delivery:
 
     def _calm(self) -> None:
         if self._failures or self._standing.doing != "idle":
-            self._failures, self._not_before = 0, 0.0
+            self._failing, self._failures, self._not_before = "", 0, 0.0
             self._standing = Standing("idle", self._clock(), 0, None)
 
 

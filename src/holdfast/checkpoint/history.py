@@ -13,11 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from holdfast.checkpoint.records import decode_with
+from holdfast.checkpoint.runs import DEAD, newest_driver, owner_of
 from holdfast.checkpoint.storage import Storage, open_storage
 from holdfast.core.states import State
 from holdfast.errors import RecordError
 
 SEGMENT = 100
+#: status of a batch that no driver is at any more: the next start runs it again
+INTERRUPTED = "interrupted"
 _SEGMENT_NAME = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.jsonl")
 _NUMBER = re.compile(r"\d+")
 
@@ -47,10 +51,10 @@ class CheckpointStats:
 class History:
     """The statistics one run writes."""
 
-    def __init__(self, storage: Storage, generation: int) -> None:
+    def __init__(self, storage: Storage, generation: int, *, segment: int = 0) -> None:
         self._storage = storage
         self._generation = generation
-        self._segment = 0
+        self._segment = segment
         self._lines: list[bytes] = []
         # Batches and the timer both add; at the end of a segment one would write the other's line nowhere.
         self._lock = threading.Lock()
@@ -96,7 +100,7 @@ def checkpoints(checkpoint_location: str, *, last: int | None = None) -> list[Ch
             break
     running = _running(checkpoint_location)
     if running is not None and running not in merged:
-        merged[running] = {"checkpoint_id": running, "status": State.RUNNING}
+        merged[running] = {"checkpoint_id": running, **_under_way(storage)}
     found = [CheckpointStats(**merged[key]) for key in sorted(merged)]
     return found if last is None else found[-last:]
 
@@ -120,6 +124,26 @@ def engine_position(checkpoint_location: str) -> tuple[int | None, int | None]:
         for folder in ("offsets", "commits")
     )
     return planned, committed
+
+
+def _under_way(storage: Storage) -> dict[str, Any]:
+    """Of a batch that Spark has planned and nobody has finished: whether a driver is at it, or was."""
+    newest = newest_driver(storage, [int(n) for n in storage.names("generations") if _NUMBER.fullmatch(n)])
+    if newest is None:
+        return {"status": State.RUNNING}
+    generation, run = newest
+    name = f"generations/{generation}"
+    try:
+        body = decode_with(("host", "pid", "started"), storage.read(name), name, "generation")
+    except (FileNotFoundError, RecordError):
+        return {"status": State.RUNNING, "generation": generation}  # `holdfast status` tells of the damage
+    owner = owner_of(body, generation, run)
+    if owner.alive is not False:
+        return {"status": State.RUNNING, "generation": generation}
+    error = None if run is None else run.error
+    why = "its driver is gone without a word" if owner.state == DEAD else "the query was stopped"
+    text = why if error is None else f"{error.get('type')}: {str(error.get('message')).partition(chr(10))[0][:500]}"
+    return {"status": INTERRUPTED, "generation": generation, "error": text}
 
 
 def _running(checkpoint_location: str) -> int | None:

@@ -33,7 +33,7 @@ _SLOT = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.json")
 _GENERATION = re.compile(r"0|[1-9]\d*")
 RETAIN = 100
 #: an operator's order: the endpoint was restored, and what it lacks up to `through` is not expected of it
-ACCEPT_RESTORED = "accept-restored"
+ACCEPT_RESTORED, THROUGH = "accept-restored", "through"
 
 
 class _VanishedError(RecordError):
@@ -166,8 +166,7 @@ class CheckpointLog:
         accepted: dict[str, CheckpointId] = {}
         for number, decided in self._decided.items():
             for sink, order in decided.resolution.items():
-                if order["how"] == ACCEPT_RESTORED:
-                    accepted[sink] = max(accepted.get(sink, -1), order["through"])
+                accepted[sink] = max(accepted.get(sink, -1), order.get(THROUGH, -1))
             for sink, generation in self._commits.get(number, {}).items():
                 if generation >= self._since and decided.of(sink):
                     found[sink] = Committed(number, decided.timestamp)
@@ -239,7 +238,7 @@ class CheckpointLog:
         """Remember that this sink has committed; another driver may have recorded it already."""
         body = {"checkpoint_id": checkpoint_id, "sink": sink, "generation": self.generation, **statistics}
         with self._writing:
-            self._create(f"commits/{_commit_file(checkpoint_id, sink)}", "commit", records.new_nonce(), body)
+            self._create(commit_name(checkpoint_id, sink), "commit", records.new_nonce(), body)
             known = self._commits.get(checkpoint_id, {})
             self._commits = {**self._commits, checkpoint_id: {**known, sink: self.generation}}
 
@@ -261,7 +260,7 @@ class CheckpointLog:
         old, self._commits = self._commits, {k: v for k, v in self._commits.items() if k >= first}
         for checkpoint_id in old.keys() - self._commits.keys():
             for sink in old[checkpoint_id]:
-                self.storage.delete(f"commits/{_commit_file(checkpoint_id, sink)}")
+                self.storage.delete(commit_name(checkpoint_id, sink))
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -329,6 +328,11 @@ class CheckpointLog:
 
 def _commit_file(checkpoint_id: CheckpointId, sink: str) -> str:
     return f"{checkpoint_id}.{escape(sink)}.json"
+
+
+def commit_name(checkpoint_id: CheckpointId, sink: str) -> str:
+    """Where it is recorded that a sink has committed a checkpoint."""
+    return f"commits/{_commit_file(checkpoint_id, sink)}"
 
 
 def slot_name(slot: Slot) -> str:

@@ -24,10 +24,10 @@ class Loops(Protocol):
         """Something was decided, or a chore may be due."""
 
     def wait(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until the condition holds; False when it still does not after so many seconds."""
+        """Wait until the condition holds; False when it does not after so many seconds, or the run was stopped."""
 
-    def sleep(self, seconds: float) -> None:
-        """Wait without a condition."""
+    def sleep(self, seconds: float) -> bool | None:
+        """Wait without a condition; True when the run was stopped, so that waiting for anything is over."""
 
     def stop(self, timeout: float) -> list[str]:
         """End; the names of sinks whose loop did not end in time."""
@@ -79,11 +79,12 @@ class Threads:
     def wait(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
         """See Loops."""
         with self._changed:
-            return self._changed.wait_for(condition, timeout)
+            self._changed.wait_for(lambda: condition() or self._stopping.is_set(), timeout)
+            return condition()
 
-    def sleep(self, seconds: float) -> None:
-        """See Loops; ends early when the run does."""
-        self._stopping.wait(seconds)
+    def sleep(self, seconds: float) -> bool | None:
+        """See Loops."""
+        return self._stopping.wait(seconds)
 
     def stop(self, timeout: float) -> list[str]:
         """See Loops."""
@@ -99,7 +100,7 @@ class Threads:
 class Inline:
     """Steps are made by whoever waits, one loop after the other: for tests, which then need no threads."""
 
-    def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, sleep: Callable[[float], bool | None] = time.sleep) -> None:
         self._deliveries: Sequence[Delivery] = ()
         self.sleep = sleep
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from typing import Any, BinaryIO, cast
 
 from holdfast.checkpoint.storage import check_below
+from holdfast.checkpoint.trouble import told
 from holdfast.errors import ConfigError, MissingExtraError, UnsafeStorageError
 
 _EXTRAS = {"s3": "s3"}
+#: bytes of an object's name, without the bucket: S3's limit, and Google's and Azure's
+_LONGEST_KEY = 1024
 _CONFLICT_WAITS = (0.1, 0.2, 0.4, 0.8)
 
 
@@ -50,14 +54,22 @@ class ObjectStorage:
             raise ConfigError(f"checkpoint location {location!r}: {error}") from error
         self._root = rest.rstrip("/")
         self.url = f"{scheme}://{self._root}"
+        self.longest = _LONGEST_KEY - len(f"{self._root.partition('/')[2]}/".lstrip("/").encode())
 
     def _path(self, name: str) -> str:
         check_below(self.url, name)
         return f"{self._root}/{name}"
 
+    def _told(self, name: str, doing: str, *, absent: bool = False) -> AbstractContextManager[None]:
+        return told(f"{self.url}/{name}", doing, absent=absent)
+
     def create(self, name: str, data: bytes) -> bool:
         """See Storage."""
         path = self._path(name)
+        with self._told(name, "written"):
+            return self._create(path, data)
+
+    def _create(self, path: str, data: bytes) -> bool:
         for wait in (*_CONFLICT_WAITS, None):
             try:
                 self._fs.pipe_file(path, data, mode="create")
@@ -81,18 +93,18 @@ class ObjectStorage:
 
     def replace(self, name: str, data: bytes) -> None:
         """See Storage."""
-        self._fs.pipe_file(self._path(name), data)
+        with self._told(name, "written"):
+            self._fs.pipe_file(self._path(name), data)
 
     def read(self, name: str) -> bytes:
         """See Storage."""
-        return cast(bytes, self._fs.cat_file(self._path(name)))
+        with self._told(name, "read", absent=True):
+            return cast(bytes, self._fs.cat_file(self._path(name)))
 
     def delete(self, name: str) -> None:
         """See Storage."""
-        try:
+        with self._told(name, "removed"), suppress(FileNotFoundError):
             self._fs.rm_file(self._path(name))
-        except FileNotFoundError:
-            return
 
     def sync(self, folder: str) -> None:
         """See Storage."""
@@ -105,32 +117,87 @@ class ObjectStorage:
 
     def names(self, folder: str) -> list[str]:
         """See Storage."""
-        try:
-            entries: list[dict[str, Any]] = self._fs.ls(self._path(folder), detail=True)
-        except FileNotFoundError:
-            return []
+        entries: list[dict[str, Any]] = []
+        with self._told(folder, "listed"), suppress(FileNotFoundError):
+            entries = self._fs.ls(self._path(folder), detail=True)
         found = (e["name"].rsplit("/", 1)[1] for e in entries if e["type"] == "file")
         return sorted(filter(None, found))  # Hadoop marks a folder by an empty object whose name ends in /
 
     def walk(self, folder: str) -> list[str]:
         """See Storage."""
         prefix = self._fs._strip_protocol(self._root).rstrip("/") + "/"
-        found = (path.removeprefix(prefix) for path in self._fs.find(self._path(folder)))
+        with self._told(folder, "listed"):
+            found = [path.removeprefix(prefix) for path in self._fs.find(self._path(folder))]
         return sorted(path for path in found if not path.endswith("/"))  # see `names`
 
     @contextmanager
     def writer(self, name: str) -> Iterator[BinaryIO]:
         """See Storage."""
-        file = self._fs.open(self._path(name), "wb")
+        with self._told(name, "written"):
+            file = self._fs.open(self._path(name), "wb")
         try:
-            yield file
+            yield cast(BinaryIO, _Upload(file, f"{self.url}/{name}"))
         except BaseException:
             file.discard()
             with suppress(AttributeError):  # where it can be set, it matters:
                 file.closed = True  # else its finalizer would close it, and that uploads
             raise
-        file.close()
+        with self._told(name, "written"):
+            file.close()
 
     def reader(self, name: str) -> BinaryIO:
         """See Storage."""
-        return cast(BinaryIO, self._fs.open(self._path(name), "rb"))
+        with self._told(name, "read", absent=True):
+            return cast(BinaryIO, _Download(self._fs.open(self._path(name), "rb"), f"{self.url}/{name}"))
+
+    def size(self, name: str) -> int:
+        """See Storage."""
+        with self._told(name, "read", absent=True):
+            return int(self._fs.size(self._path(name)))
+
+
+class _Upload:
+    """A file on its way into the store, whose failures are told in words."""
+
+    closed = False
+
+    def __init__(self, file: Any, url: str) -> None:
+        self._file, self._url = file, url
+
+    def write(self, data: Any) -> int:
+        with told(self._url, "written"):
+            return int(self._file.write(data))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def flush(self) -> None:
+        """What is written goes up in large pieces, and the rest when it is closed."""
+
+
+class _Download(io.RawIOBase):
+    """A file on its way from the store, whose failures are told in words."""
+
+    def __init__(self, file: Any, url: str) -> None:
+        self._file, self._url = file, url
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def read(self, size: int = -1) -> bytes:
+        with told(self._url, "read"):
+            return cast(bytes, self._file.read(size))
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()

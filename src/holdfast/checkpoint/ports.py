@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -126,6 +126,9 @@ class Sink(Protocol):
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
     ) -> Outcome | None:
         """Make it visible; idempotent."""
+
+    def rows_of(self, committables: Sequence[Mapping[str, Any]]) -> Iterator[Any] | None:
+        """The rows of prepared work as record batches, when an operator gives them up; None: they cannot be read."""
 
     def initialize_state(self, state: Any) -> None:
         """The operator state of the newest decided checkpoint, None when there is none."""

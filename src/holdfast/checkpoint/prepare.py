@@ -61,7 +61,8 @@ class Preparation:
                 logger.warning(
                     "checkpoint %d is not decided, its tasks run again: %s", checkpoint_id, first_line(error)
                 )
-                self._loops.sleep(self._retry.wait(failures))
+                if self._loops.sleep(self._retry.wait(failures)):
+                    raise
 
     def _once(self, run: Run, checkpoint_id: CheckpointId, batch: Batch, started: int) -> Prepared:
         began = self._clock()
@@ -123,4 +124,5 @@ def again(
             if error.action != "restart" or not getattr(error, "again", True) or clock() - began >= retry.seconds:
                 raise
             logger.warning("%s of sink %s failed, trying again: %s", what, sink.name, first_line(error))
-            loops.sleep(retry.wait(failures))
+            if loops.sleep(retry.wait(failures)):
+                raise

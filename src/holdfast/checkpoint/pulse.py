@@ -14,11 +14,13 @@ from typing import Any
 from holdfast.checkpoint import records
 from holdfast.checkpoint.delivery import Delivery
 from holdfast.checkpoint.log import CheckpointLog
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, RestoredEndpointError
 
 #: seconds between two beats, and how many runs are kept
 EVERY, KEPT = 5.0, 50
 RUNNING, ENDED, FAILED = "running", "ended", "failed"
+#: in the file of a generation that no query claimed, but a command of holdfast
+COMMAND = "command"
 
 
 class Pulse:
@@ -63,7 +65,10 @@ class Pulse:
             self._log.storage.delete(f"runs/{number}.json")
 
 
-def told(error: BaseException) -> Mapping[str, str]:
+def told(error: BaseException) -> Mapping[str, Any]:
     """An error as data."""
     action = error.action if isinstance(error, HoldfastError) else "restart"
-    return {"type": type(error).__name__, "message": str(error)[:4000], "action": action}
+    data: dict[str, Any] = {"type": type(error).__name__, "message": str(error)[:4000], "action": action}
+    if isinstance(error, RestoredEndpointError):
+        data["behind"] = list(error.behind)
+    return data

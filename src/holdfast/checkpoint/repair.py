@@ -10,21 +10,18 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from holdfast.checkpoint import records
 from holdfast.checkpoint.findings import finding_name, record_finding
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import Batch, Run, Sink, SubtaskReport
+from holdfast.checkpoint.reports import PRODUCE_ANYWAY, write_report
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Committable, Decided, RecordKind
-from holdfast.core.naming import escape
 from holdfast.core.recovery import Commit
 from holdfast.core.repair import RepairPlan, Replayed, plan_repair
 from holdfast.errors import CommitError, LostError
 
 logger = logging.getLogger("holdfast")
-PRODUCE_ANYWAY, GIVE_UP, MARK_DELIVERED = "produce-anyway", "give-up", "mark-delivered"
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class Repairs:
 
     def needed(self, checkpoint_id: CheckpointId) -> bool:
         """Whether a sink lost something of this checkpoint."""
-        return any(action.checkpoint_id == checkpoint_id for action in self._lost)
+        return any(action.checkpoint_id == checkpoint_id for action in list(self._lost))  # loops add to it
 
     def check(self, replayable_after: CheckpointId | None) -> None:
         """Raise for what no replay can bring back: the sink cannot say what, or the engine is beyond it."""
@@ -148,17 +145,6 @@ class Repairs:
             "at": int(time.time() * 1000),
         }
         write_report(self._log, body)
-
-
-def report_name(checkpoint_id: CheckpointId, sink: str) -> str:
-    """Where the report of an operator's order is kept."""
-    return f"reports/{checkpoint_id}.{escape(sink)}.json"
-
-
-def write_report(log: CheckpointLog, body: Mapping[str, Any]) -> None:
-    """What is known lost or doubled after an operator's order."""
-    data = records.encode("report", records.new_nonce(), body)
-    log.storage.replace(report_name(body["checkpoint_id"], body["sink"]), data)
 
 
 def _verify(action: Commit, reports: Sequence[SubtaskReport], expected: Sequence[Replayed]) -> None:

@@ -2,75 +2,78 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from holdfast.checkpoint import records
-from holdfast.checkpoint.delivery import totals
+from holdfast.checkpoint import health
 from holdfast.checkpoint.history import CheckpointStats, checkpoints, engine_position, log_location
-from holdfast.checkpoint.log import CheckpointLog, slot_name
-from holdfast.checkpoint.resolve import Finding, Standing, read_finding, report_of
+from holdfast.checkpoint.reader import Damage, LogReader, PendingSink
+from holdfast.checkpoint.runs import Owner, RunInfo, read_run
+from holdfast.checkpoint.sinkbook import Membership, read_book
 from holdfast.checkpoint.storage import open_storage
-from holdfast.core.model import CheckpointId, fold
-from holdfast.core.recovery import complete_through, owed
-from holdfast.errors import ConfigError, RecordError
-
-Value = TypeVar("Value")
+from holdfast.checkpoint.stuck import Finding
+from holdfast.core.model import CheckpointId
+from holdfast.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Owner:
-    """The driver that claimed the newest generation."""
-
-    generation: int
-    host: str
-    pid: int
-    #: milliseconds since the epoch
-    started: int
-    #: whether a process of that number lives here; None when it ran on another host
-    alive: bool | None
-
-
-@dataclass(frozen=True)
-class PendingSink:
-    """What is decided and not yet committed by one sink."""
+class SinkStatus:
+    """What one sink owes, does and holds back; times in milliseconds since the epoch."""
 
     sink: str
-    checkpoints: int
-    rows: int
-    bytes: int
-    #: when the oldest of them began, in milliseconds since the epoch
-    oldest: int
-
-
-@dataclass(frozen=True)
-class Damage:
-    """A record that cannot be trusted."""
-
-    path: str
-    problem: str
+    #: decided and not committed
+    checkpoints: int = 0
+    rows: int = 0
+    bytes: int = 0
+    oldest: int | None = None
+    #: what its delivery loop is about, if a driver lives
+    doing: str | None = None
+    since: int | None = None
+    failures: int = 0
+    problem: str | None = None
+    may_lag: bool | None = None
+    #: complete, but in files that readers do not see before they are rolled
+    held_back_rows: int = 0
+    held_back_since: int | None = None
+    #: the first checkpoint it got rows of; None when that is not known
+    from_checkpoint: CheckpointId | None = None
+    #: checkpoints it got nothing of, as it was not in the pipeline: first and last
+    gaps: tuple[tuple[CheckpointId, CheckpointId], ...] = ()
+    #: since which checkpoint it is no longer in the pipeline
+    removed: CheckpointId | None = None
 
 
 @dataclass(frozen=True)
 class Status:
     """A checkpoint location at one moment."""
 
+    #: healthy, degraded or down, and why in sentences
+    health: str
+    reasons: tuple[str, ...]
+    #: when this was read, in milliseconds since the epoch
+    at: int
     location: str
     pipeline: str | None
     lineage: str | None
     owner: Owner | None
+    #: of the newest run that failed: type, message, action, at, generation
+    last_error: Mapping[str, Any] | None
+    #: query runs started in the last hour, and those that failed or died in the last ten minutes
+    starts_last_hour: int
+    failures_last_10_minutes: int
     last_decided: CheckpointId | None
-    #: it and all before it are committed by every sink
+    #: it and all before it are committed by every sink, and when that was so
     last_complete: CheckpointId | None
+    completed_at: int | None
     #: Spark's own checkpoint
     planned: CheckpointId | None
     committed: CheckpointId | None
     pending: tuple[PendingSink, ...]
+    sinks: tuple[SinkStatus, ...]
     last_checkpoint: CheckpointStats | None
-    #: lost by an endpoint and not repairable: the query stops there until an operator decides
+    #: decided, not to be committed: the query stops there until an operator decides
     stuck: tuple[Finding, ...]
     #: the reports of what operators decided, oldest checkpoint first
     resolutions: tuple[Mapping[str, Any], ...]
@@ -78,12 +81,15 @@ class Status:
 
     @property
     def healthy(self) -> bool:
-        """Whether every record can be trusted; pending checkpoints are no fault, and stuck ones are listed."""
-        return not self.damaged
+        """Whether nothing needs attention."""
+        return self.health == health.HEALTHY
 
 
-def read_status(checkpoint_location: str) -> Status:
-    """Read the files of a checkpoint location; ConfigError when holdfast has never used it."""
+def read_status(checkpoint_location: str, *, max_age: float | None = None) -> Status:
+    """Read the files of a checkpoint location; ConfigError when holdfast has never used it.
+
+    With `max_age`, no checkpoint complete for so many seconds is a fault.
+    """
     require_used(checkpoint_location)
     log = LogReader(checkpoint_location)
     lineage, owner = log.identity(), log.owner()
@@ -91,21 +97,88 @@ def read_status(checkpoint_location: str) -> Status:
     stats = log.guarded("history", lambda: checkpoints(checkpoint_location, last=20)) or []
     finished = [entry for entry in stats if entry.durations]
     planned, committed = engine_position(checkpoint_location)
+    now = time.time()
+    pending, stuck, complete = log.pending(), log.stuck(), log.complete()
+    run = None if owner is None else read_run(log.storage, owner.generation)
+    book = log.guarded("sinks.json", lambda: read_book(log.storage)) or {}
+    sinks = _sinks(log, pending, run if owner is not None and owner.alive is not False else None, book)
+    starts = log.started_since(now - 3600)
+    failed = [s for s in starts if health.died(s[0], s[2], owner, now - health.LOOP_WINDOW, s[1])]
+    last_error = health.last_error(log.storage)
+    completed_at = None if complete is None else complete[1]
+    judged = health.judge(
+        health.Facts(
+            location=checkpoint_location,
+            owner=owner,
+            error=last_error,
+            failures=len(failed),
+            stuck=[f"checkpoint {f.checkpoint_id} of sink {f.sink!r}" for f in stuck],
+            damaged=[damage.path for damage in log.damaged],
+            owed={p.sink: p.checkpoints for p in pending},
+            loops={} if run is None or owner is None or owner.alive is False else run.sinks,
+            completed_at=completed_at,
+        ),
+        now=now,
+        max_age=max_age,
+    )
     return Status(
+        health=judged.state,
+        reasons=judged.reasons,
+        at=int(now * 1000),
         location=checkpoint_location,
         pipeline=lineage.get("pipeline"),
         lineage=lineage.get("lineage"),
         owner=owner,
+        last_error=last_error,
+        starts_last_hour=len(starts),
+        failures_last_10_minutes=len(failed),
         last_decided=log.last_decided,
-        last_complete=complete_through(log.facts),
+        last_complete=None if complete is None else complete[0],
+        completed_at=completed_at,
         planned=planned,
         committed=committed,
-        pending=log.pending(),
+        pending=pending,
+        sinks=sinks,
         last_checkpoint=finished[-1] if finished else None,
-        stuck=log.stuck(),
+        stuck=stuck,
         resolutions=log.resolutions(),
         damaged=tuple(log.damaged),
     )
+
+
+def _sinks(
+    log: LogReader, pending: tuple[PendingSink, ...], run: RunInfo | None, book: Mapping[str, Membership]
+) -> tuple[SinkStatus, ...]:
+    """Everything that is known of each sink, those of the newest checkpoint first."""
+    owes = {p.sink: p for p in pending}
+    loops = {} if run is None else run.sinks
+    held = log.held_back()
+    last = log.last_decided
+    newest = () if last is None else log.facts.decided[last].sinks
+    found = []
+    for name in dict.fromkeys([*newest, *loops, *owes, *book]):
+        debt, loop, place = owes.get(name), loops.get(name, {}), book.get(name)
+        rows, since = held.get(name, (0, None))
+        found.append(
+            SinkStatus(
+                sink=name,
+                checkpoints=0 if debt is None else debt.checkpoints,
+                rows=0 if debt is None else debt.rows,
+                bytes=0 if debt is None else debt.bytes,
+                oldest=None if debt is None else debt.oldest,
+                doing=loop.get("doing"),
+                since=None if "since" not in loop else int(loop["since"] * 1000),
+                failures=int(loop.get("failures", 0)),
+                problem=loop.get("problem"),
+                may_lag=loop.get("may_lag"),
+                held_back_rows=rows,
+                held_back_since=since,
+                from_checkpoint=None if place is None else place.since,
+                gaps=() if place is None else place.gaps,
+                removed=None if place is None else place.removed,
+            )
+        )
+    return tuple(found)
 
 
 def require_used(checkpoint_location: str) -> None:
@@ -117,109 +190,3 @@ def require_used(checkpoint_location: str) -> None:
     if open_storage(checkpoint_location).names("generations"):
         hint = f"; did you mean {checkpoint_location.rstrip('/').removesuffix('/holdfast')}?"
     raise ConfigError(f"{checkpoint_location} is not a checkpoint location of holdfast: there is no log in it{hint}")
-
-
-class LogReader(CheckpointLog):
-    """A log that is only read, and that collects what is damaged instead of stopping at it."""
-
-    def __init__(self, checkpoint_location: str) -> None:
-        super().__init__(open_storage(log_location(checkpoint_location)), "")
-        self.damaged: list[Damage] = []
-
-    def identity(self) -> dict[str, Any]:
-        """The pipeline's name and the lineage of this location; empty when they are damaged."""
-        return self.record("lineage.json", "lineage") or {}
-
-    def guarded(self, name: str, read: Callable[[], Value]) -> Value | None:
-        """What `read` returns; when the record is damaged, note it and return None."""
-        try:
-            return read()
-        except RecordError as error:
-            self.damaged.append(Damage(self._where(name), str(error)))
-            return None
-
-    def record(self, name: str, kind: str) -> dict[str, Any] | None:
-        """The body of a record, or None when it is missing or damaged; both are noted."""
-        return self.guarded(name, lambda: records.decode(self._content(name), self._where(name), kind))
-
-    def owner(self) -> Owner | None:
-        """Who claimed the newest generation."""
-        newest = max(self.generations(), default=None)
-        body = None if newest is None else self.record(f"generations/{newest}", "generation")
-        if newest is None or body is None:
-            return None
-        host, pid = str(body["host"]), int(body["pid"])
-        alive = _lives(pid) if host == socket.gethostname() else None
-        return Owner(newest, host, pid, int(body["started"]), alive)
-
-    def load(self) -> None:
-        """Read slots, then commits; forget what a live query pruned meanwhile, which deletes slots first."""
-        slots = self.guarded("decisions", self._list_slots) or []
-        for slot in slots:
-            self._note_unless_gone(slot_name(slot), lambda s=slot: self._read(s))  # type: ignore[misc]
-        for name in self.storage.names("commits"):
-            commit = self._note_unless_gone(f"commits/{name}", lambda n=name: self._read_commit(n))  # type: ignore[misc]
-            if commit is not None:
-                self._commits.setdefault(commit[0], {})[commit[1]] = commit[2]
-        left = set(self.storage.names("decisions"))
-        self._decided = fold(r for r in self._records.values() if slot_name(r.slot).partition("/")[2] in left)
-
-    def pending(self) -> tuple[PendingSink, ...]:
-        """What each sink still owes."""
-        sinks = dict.fromkeys(sink for decided in self._decided.values() for sink in decided.sinks)
-        found = []
-        for sink in sinks:
-            waiting = owed(self.facts, sink)
-            if waiting:
-                sums = totals(tuple(c for committables in waiting.values() for c in committables))
-                oldest = min(self._decided[checkpoint_id].timestamp for checkpoint_id in waiting)
-                found.append(PendingSink(sink, len(waiting), sums["rows"], sums["bytes"], oldest))
-        return tuple(found)
-
-    def stuck(self) -> tuple[Finding, ...]:
-        """What a query found lost and could not repair, and nobody has decided about since."""
-        found = []
-        for file in self.storage.names("lost"):
-            finding = self.guarded(f"lost/{file}", lambda f=file: read_finding(self.storage, f, self.facts))  # type: ignore[misc]
-            if finding is not None and finding[1] is Standing.STUCK:
-                found.append(finding[0])
-        return tuple(sorted(found, key=lambda f: (f.checkpoint_id, f.sink)))
-
-    def resolutions(self) -> tuple[Mapping[str, Any], ...]:
-        """The reports of operators' orders; one whose report is not written yet is told from the log."""
-        found: dict[tuple[int, str], Mapping[str, Any]] = {
-            (number, sink): report_of(number, sink, order)
-            for number, decided in self._decided.items()
-            for sink, order in decided.resolution.items()
-        }
-        for file in self.storage.names("reports"):
-            body = self.record(f"reports/{file}", "report")
-            if body is not None:
-                report = {key: value for key, value in body.items() if key not in ("kind", "version", "nonce")}
-                found[report["checkpoint_id"], report["sink"]] = report
-        return tuple(found[key] for key in sorted(found))
-
-    def _content(self, name: str) -> bytes:
-        try:
-            return self.storage.read(name)
-        except FileNotFoundError:
-            raise records.damaged(self._where(name), "it is missing") from None
-
-    def _note_unless_gone(self, name: str, read: Callable[[], Value]) -> Value | None:
-        try:
-            return read()
-        except RecordError as error:
-            folder, _, file = name.partition("/")
-            if file in self.storage.names(folder):
-                self.damaged.append(Damage(self._where(name), str(error)))
-            return None
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -7,17 +7,22 @@ create one name, exactly one is told True, and the content is durable before it 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, cast
 
+from holdfast.checkpoint.trouble import LocalFile, told
+from holdfast.core import faults
 from holdfast.errors import ConfigError, StorageError, UnsafeStorageError
 
 _TEMPORARY = ".tmp-"
+#: bytes of a path on Linux, with the NUL at its end
+_PATH_MAX = 4096
 #: seconds after which a temporary file has no writer any more
 _ABANDONED = 3600.0
 
@@ -26,6 +31,8 @@ class Storage(Protocol):
     """What the log needs of a store."""
 
     url: str
+    #: how many bytes a name may have
+    longest: int
 
     def create(self, name: str, data: bytes) -> bool:
         """Write it, durably, unless it exists; False when it does."""
@@ -60,7 +67,10 @@ class Storage(Protocol):
         yield  # type: ignore[misc]
 
     def reader(self, name: str) -> BinaryIO:
-        """Read a file as a stream."""
+        """Read a file as a stream; FileNotFoundError when there is none."""
+
+    def size(self, name: str) -> int:
+        """How long a file is; FileNotFoundError when there is none."""
 
 
 def open_storage(location: str) -> Storage:
@@ -94,12 +104,13 @@ def fsync_folder(folder: str | Path) -> None:
 def make_folder(folder: Path) -> None:
     """Create a folder and its parents, durably."""
     missing = []
-    while not folder.is_dir():
-        missing.append(folder)
-        folder = folder.parent
-    for path in reversed(missing):
-        path.mkdir(exist_ok=True)
-        fsync_folder(path.parent)
+    with told(folder, "created"):
+        while not folder.is_dir():
+            missing.append(folder)
+            folder = folder.parent
+        for path in reversed(missing):
+            path.mkdir(exist_ok=True)
+            fsync_folder(path.parent)
 
 
 def write_durably(path: Path, data: bytes, *, exclusive: bool) -> bool:
@@ -109,39 +120,45 @@ def write_durably(path: Path, data: bytes, *, exclusive: bool) -> bool:
     """
     make_folder(path.parent)
     temporary = path.with_name(f"{_TEMPORARY}{uuid.uuid4().hex}")
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if exclusive:
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                # Whoever is told False acts on what is there: its name must be durable too, and its writer may be dead.
-                fsync_folder(path.parent)
-                return False
-            except OSError as error:
-                if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
-                    raise UnsafeStorageError(
-                        f"{path.parent} is on a file system without hard links, which exclusive creation needs here; "
-                        "put the checkpoint location on a local disk or an object store"
-                    ) from error
-                raise
-        else:
-            temporary.replace(path)
-        fsync_folder(path.parent)
-        return True
-    finally:
-        temporary.unlink(missing_ok=True)
+    with told(path, "written"):
+        try:
+            return _write(temporary, path, data, exclusive=exclusive)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
-def _open_new(path: Path) -> BinaryIO:
+def _write(temporary: Path, path: Path, data: bytes, *, exclusive: bool) -> bool:
+    with temporary.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    if exclusive:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            # Whoever is told False acts on what is there: its name must be durable too, and its writer may be dead.
+            fsync_folder(path.parent)
+            return False
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+                raise UnsafeStorageError(
+                    f"{path.parent} is on a file system without hard links, which exclusive creation needs here; "
+                    "put the checkpoint location on a local disk or an object store"
+                ) from error
+            raise
+    else:
+        temporary.replace(path)
+    fsync_folder(path.parent)
+    return True
+
+
+def _open_new(path: Path) -> io.BufferedWriter:
     """Open a file that must not exist; its empty folder may be swept by another driver just before."""
     for _ in range(10):
         make_folder(path.parent)
         try:
-            return path.open("xb")
+            with told(path, "created", absent=True):
+                return io.BufferedWriter(LocalFile(str(path), "xb"))
         except FileNotFoundError:
             continue
     raise StorageError(f"{path.parent} is removed again and again while {path.name} is being created")
@@ -153,6 +170,7 @@ class LocalStorage:
     def __init__(self, root: str) -> None:
         self.root = Path(root).absolute()
         self.url = str(self.root)
+        self.longest = _PATH_MAX - len(os.fsencode(self.root)) - 2
 
     def _path(self, name: str) -> Path:
         check_below(self.root, name)
@@ -160,27 +178,36 @@ class LocalStorage:
 
     def create(self, name: str, data: bytes) -> bool:
         """See Storage."""
-        return write_durably(self._path(name), data, exclusive=True)
+        with faults.point("log.write"):
+            return write_durably(self._path(name), data, exclusive=True)
 
     def replace(self, name: str, data: bytes) -> None:
         """See Storage."""
-        write_durably(self._path(name), data, exclusive=False)
+        with faults.point("log.write"):
+            write_durably(self._path(name), data, exclusive=False)
 
     def read(self, name: str) -> bytes:
         """See Storage."""
-        return self._path(name).read_bytes()
+        path = self._path(name)
+        with told(path, "read", absent=True):
+            return path.read_bytes()
 
     def delete(self, name: str) -> None:
         """See Storage."""
-        self._path(name).unlink(missing_ok=True)
+        path = self._path(name)
+        with told(path, "removed"):
+            path.unlink(missing_ok=True)
 
     def sync(self, folder: str) -> None:
         """See Storage."""
-        fsync_folder(self._path(folder))
+        path = self._path(folder)
+        with told(path, "synced"):
+            fsync_folder(path)
 
     def tidy(self, folder: str) -> None:
         """See Storage."""
-        with suppress(FileNotFoundError), os.scandir(self._path(folder)) as entries:
+        parent = self._path(folder)
+        with told(parent, "tidied"), suppress(FileNotFoundError), os.scandir(parent) as entries:
             left = [Path(entry.path) for entry in entries if entry.name.startswith(_TEMPORARY)]
             for path in left:
                 with suppress(FileNotFoundError):  # another driver tidies too
@@ -189,48 +216,72 @@ class LocalStorage:
 
     def remove_folder(self, folder: str) -> None:
         """See Storage."""
-        try:
-            self._path(folder).rmdir()
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            if error.errno != errno.ENOTEMPTY:
-                raise
+        path = self._path(folder)
+        with told(path, "removed"):
+            try:
+                path.rmdir()
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
 
     def names(self, folder: str) -> list[str]:
         """See Storage."""
+        path = self._path(folder)
         try:
-            with os.scandir(self._path(folder)) as entries:
+            with told(path, "listed", absent=True), os.scandir(path) as entries:
                 return sorted(e.name for e in entries if not e.name.startswith(_TEMPORARY) and e.is_file())
         except FileNotFoundError:
             return []
 
     def walk(self, folder: str) -> list[str]:
         """See Storage."""
-        found = [
-            Path(parent, file).relative_to(self.root).as_posix()
-            for parent, _, files in os.walk(self._path(folder))
-            for file in files
-            if not file.startswith(_TEMPORARY)
-        ]
+        path = self._path(folder)
+        with told(path, "listed"):
+            found = [
+                Path(parent, file).relative_to(self.root).as_posix()
+                for parent, _, files in os.walk(path, onerror=_unless_gone)
+                for file in files
+                if not file.startswith(_TEMPORARY)
+            ]
         return sorted(found)
 
     @contextmanager
     def writer(self, name: str) -> Iterator[BinaryIO]:
         """See Storage."""
-        path = self._path(name)
+        with faults.point("log.write"):
+            path = self._path(name)
         with _open_new(path) as file:
             try:
-                yield file
+                yield cast(BinaryIO, file)
                 file.flush()
-                os.fsync(file.fileno())
+                with told(path, "written"):
+                    os.fsync(file.fileno())
             except BaseException:
+                # What is buffered is not wanted any more, and on a full disk could not be written either.
+                file.raw.close()
                 path.unlink(missing_ok=True)
                 raise
-        fsync_folder(path.parent)
-        # Its folder may be another's, who was killed before its name was durable.
-        fsync_folder(path.parent.parent)
+        with told(path, "written"):
+            fsync_folder(path.parent)
+            # Its folder may be another's, who was killed before its name was durable.
+            fsync_folder(path.parent.parent)
 
     def reader(self, name: str) -> BinaryIO:
         """See Storage."""
-        return self._path(name).open("rb")
+        path = self._path(name)
+        with told(path, "read", absent=True):
+            return cast(BinaryIO, io.BufferedReader(LocalFile(str(path), "rb")))
+
+    def size(self, name: str) -> int:
+        """See Storage."""
+        path = self._path(name)
+        with told(path, "read", absent=True):
+            return path.stat().st_size
+
+
+def _unless_gone(error: OSError) -> None:
+    """Folders come and go while they are listed; any other failure must not look like an empty folder."""
+    if not isinstance(error, FileNotFoundError):
+        raise error

@@ -2,19 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from holdfast import __version__
 from holdfast.cli.demo import demo
 from holdfast.cli.flush import flush
 from holdfast.cli.history import history
+from holdfast.cli.output import USAGE
 from holdfast.cli.resolve import resolve
 from holdfast.cli.status import status
 from holdfast.cli.transactions import app as transactions
 
+_UsageError: Any = typer.BadParameter.__base__
+
+
+@contextmanager
+def _own_code() -> Iterator[None]:
+    """Wrong use ends with a code of its own: 2 means `down` to whoever watches `holdfast status`."""
+    try:
+        yield
+    except _UsageError as error:
+        error.exit_code = USAGE
+        raise
+
+
+class _Commands(TyperGroup):
+    """The commands, with our exit code for wrong use."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with _own_code():
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _own_code():
+            return super().invoke(ctx)
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Exactly-once delivery for Spark Structured Streaming.",
     epilog="Example: holdfast demo --seed 7",
     no_args_is_help=True,
@@ -22,7 +52,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(epilog="Example: holdfast demo --seed 7 --kills 3 --rows 10000")(demo)
-app.command(epilog="Example: holdfast status /data/checkpoints/totals")(status)
+app.command(epilog="Example: holdfast status /data/checkpoints/totals --max-age 5m")(status)
 app.command(epilog="Example: holdfast flush /data/checkpoints/totals")(flush)
 app.command(epilog="Example: holdfast history /data/checkpoints/totals --last 50")(history)
 app.command(epilog="Example: holdfast resolve /data/checkpoints/totals 17 --give-up")(resolve)

@@ -14,8 +14,8 @@ from rich.console import Console, RenderableType
 
 from holdfast.errors import ConfigError, HoldfastError, RecordError, StorageError
 
-#: exit codes: as promised and healthy; not; usage or a bad location
-OK, BROKEN, USAGE = 0, 1, 2
+#: exit codes: as promised and healthy; not, or degraded; down (`status` only); wrong use or a bad location
+OK, BROKEN, IS_DOWN, USAGE = 0, 1, 2, 3
 #: wide enough for every table of ours, so that a pipe gets one line a row
 _PIPE_WIDTH = 220
 
@@ -86,8 +86,10 @@ def moment(milliseconds: int | None) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(milliseconds / 1000))
 
 
-def age(milliseconds: int) -> str:
+def age(milliseconds: int | None) -> str:
     """How long ago that was."""
+    if milliseconds is None:
+        return "-"
     seconds = max(0, int(time.time() - milliseconds / 1000))
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:

@@ -45,15 +45,21 @@ class CheckpointCommitter(ABC):
     def is_checkpoint_committed(self, subtask: int, checkpoint_id: CheckpointId) -> bool:
         """Whether they are."""
 
-    def progress(self) -> Mapping[str, CheckpointId]:
+    def progress(self) -> Mapping[str, CheckpointId] | None:
         """{lineage: last checkpoint any subtask committed} for this pipeline name and sink, of every lineage.
 
-        Lets a start refuse an old or deleted checkpoint. Empty means unknown: then it cannot be noticed.
+        Lets a start refuse an old or deleted checkpoint location, and marks that were restored or deleted (rule 15).
+        Empty means that nothing is marked. None, the default, means unknown: then neither can be noticed.
         """
-        return {}
+        return None
 
     def take_over(self) -> None:  # noqa: B027
         """Forget what other lineages of this pipeline name committed; called only when the user asked for it."""
+
+    @property
+    def address(self) -> str:
+        """Where the marks are, for errors: a path, a host and table, never a secret."""
+        return ""
 
     def _pipeline(self) -> str:
         parsed = parse_job_id(self.job_id)

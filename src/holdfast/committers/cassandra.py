@@ -10,7 +10,7 @@ from holdfast.committers.base import CheckpointCommitter
 from holdfast.committers.cassandra_client import Client, Lease, borrow, reaching
 from holdfast.committers.cassandra_settings import check_choice, check_identifier, make_settings, quote
 from holdfast.core.model import CheckpointId
-from holdfast.core.naming import parse_job_id
+from holdfast.core.naming import parse_job_id, unescape
 from holdfast.errors import CommitError, ConfigError, HoldfastError
 
 #: Levels at which a read sees every write.
@@ -61,10 +61,15 @@ class CassandraCheckpointCommitter(CheckpointCommitter):
         """Configuration only."""
         return {**self.__dict__, "_lease": None}
 
+    @property
+    def address(self) -> str:
+        """See CheckpointCommitter."""
+        return f"{self._settings.hosts}, {self.keyspace}.{self.table}"
+
     def create_resource(self) -> None:
         """Create keyspace and table; existing ones are used as they are."""
         self._pipeline()
-        with borrow(self._settings) as client:
+        with borrow(self._settings, self._who) as client:
             if not client.query(_KEYSPACE, (self.keyspace,)):
                 if self._replication is None:
                     raise ConfigError(
@@ -92,7 +97,7 @@ class CassandraCheckpointCommitter(CheckpointCommitter):
     def open(self) -> None:
         """See CheckpointCommitter."""
         if self._lease is None:
-            self._lease = Lease(self._settings)
+            self._lease = Lease(self._settings, self._who)
 
     def close(self) -> None:
         """See CheckpointCommitter."""
@@ -145,6 +150,13 @@ class CassandraCheckpointCommitter(CheckpointCommitter):
     def _name(self) -> str:
         return f"{quote(self.keyspace)}.{quote(self.table)}"
 
+    @property
+    def _who(self) -> str:
+        try:
+            return f"the marks of sink {unescape(self.operator_id)!r}"
+        except ValueError:  # an id that somebody else made
+            return f"the marks of {self.operator_id!r}"
+
     def _marks(self) -> list[tuple[str, CheckpointId]]:
         """(job id, checkpoint) of every subtask and lineage of this pipeline name and sink."""
         rows = self._query(
@@ -161,7 +173,7 @@ class CassandraCheckpointCommitter(CheckpointCommitter):
         if self._lease is None:
             raise HoldfastError(f"{type(self).__name__} is not open: call open() first")
         try:
-            with reaching(self._settings):
+            with reaching(self._settings, self._who):
                 return self._lease.client.query(statement, values, self.consistency)
         except HoldfastError:
             self._lease.broken = True

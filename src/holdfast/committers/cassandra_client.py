@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.committers.cassandra_settings import Settings, tls_context
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, SinkError
 
 if TYPE_CHECKING:
     from cassandra.cluster import Session
@@ -107,12 +107,25 @@ class _Sessions:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._shared: dict[Settings, _Shared] = {}
+        self._connecting: dict[Settings, threading.Lock] = {}
 
     def take(self, settings: Settings) -> _Shared:
         with self._lock:
+            connecting = self._connecting.setdefault(settings, threading.Lock())
+        # One cluster that hangs must not hold up the users of another (rule 13).
+        with connecting:
+            return self._use(settings) or self._add(settings, Client(settings))
+
+    def _add(self, settings: Settings, client: Client) -> _Shared:
+        with self._lock:
+            shared = self._shared[settings] = _Shared(client, users=1)
+            return shared
+
+    def _use(self, settings: Settings) -> _Shared | None:
+        with self._lock:
             shared = self._shared.get(settings)
             if shared is None:
-                shared = self._shared[settings] = _Shared(Client(settings))
+                return None
             if shared.timer is not None:
                 shared.timer.cancel()
                 shared.timer = None
@@ -169,8 +182,8 @@ os.register_at_fork(after_in_child=_after_fork)
 class Lease:
     """A client held for longer than a block; `give_back` it, broken or not."""
 
-    def __init__(self, settings: Settings) -> None:
-        with reaching(settings):
+    def __init__(self, settings: Settings, who: str = "") -> None:
+        with reaching(settings, who):
             self._shared = _sessions.take(settings)
         self._owner = _sessions
         self.broken = False
@@ -186,11 +199,11 @@ class Lease:
 
 
 @contextmanager
-def borrow(settings: Settings) -> Iterator[Client]:
-    """A shared client; after an error it is not used again."""
-    lease = Lease(settings)
+def borrow(settings: Settings, who: str = "") -> Iterator[Client]:
+    """A shared client; after an error it is not used again. `who` is named by errors."""
+    lease = Lease(settings, who)
     try:
-        with reaching(settings):
+        with reaching(settings, who):
             yield lease.client
     except BaseException:
         lease.broken = True
@@ -205,10 +218,9 @@ def close_idle() -> None:
 
 
 @contextmanager
-def reaching(settings: Settings) -> Iterator[None]:
+def reaching(settings: Settings, who: str = "") -> Iterator[None]:
     """Errors of the driver as errors that name the cluster; which may work later, and which cannot."""
     from cassandra import (
-        AuthenticationFailed,
         DependencyException,
         DriverException,
         InvalidRequest,
@@ -219,25 +231,36 @@ def reaching(settings: Settings) -> Iterator[None]:
     from cassandra.connection import ConnectionBusy, ConnectionException
     from cassandra.protocol import ErrorMessage, SyntaxException
 
+    where = f"{who}: Cassandra at {settings.hosts}" if who else f"Cassandra at {settings.hosts}"
     try:
         yield
     except (InvalidRequest, Unauthorized, SyntaxException) as error:
-        raise ConfigError(f"Cassandra at {settings.hosts} refused: {error}") from error
+        raise ConfigError(f"{where} refused: {error}") from error
     except DependencyException as error:
         raise ConfigError(f"the Cassandra driver does not work with this Python: {error}") from error
     except UnresolvableContactPoints as error:
-        raise HoldfastError(f"no address is known for {settings.hosts}: check contact_points and DNS") from error
+        raise SinkError(f"{where}: no address is known for it: check contact_points and DNS. {_KEPT}") from error
     except NoHostAvailable as error:
-        errors = error.errors if isinstance(error.errors, Mapping) else {}
-        reasons = "; ".join(f"{host}: {why}" for host, why in errors.items())
-        if not reasons:
-            reasons = f"no host is in datacenter {settings.local_dc!r}" if settings.local_dc else str(error)
-        if any(isinstance(why, AuthenticationFailed) for why in errors.values()):
-            # Not for good: a cluster that is partly down cannot look passwords up.
-            what = f"does not let user {settings.username!r} in"
-        else:
-            what = "cannot be reached"
-        raise HoldfastError(f"Cassandra at {settings.hosts} {what}: {reasons}. {_KEPT}") from error
+        raise _unreachable(where, settings, error) from error
     except (DriverException, ConnectionException, ConnectionBusy, ErrorMessage) as error:
         reason = f"{type(error).__name__}: {error}"
-        raise HoldfastError(f"Cassandra at {settings.hosts} did not answer as it should: {reason}. {_KEPT}") from error
+        raise SinkError(f"{where} did not answer as it should: {reason}. {_KEPT}") from error
+
+
+def _unreachable(where: str, settings: Settings, error: Any) -> SinkError | ConfigError:
+    from cassandra import AuthenticationFailed
+
+    errors = error.errors if isinstance(error.errors, Mapping) else {}
+    reasons = "; ".join(f"{host}: {why}" for host, why in errors.items())
+    if not reasons:
+        reasons = f"no host is in datacenter {settings.local_dc!r}" if settings.local_dc else str(error)
+    refusals = [str(why) for why in errors.values() if isinstance(why, AuthenticationFailed)]
+    if not refusals:
+        return SinkError(f"{where} cannot be reached: {reasons}. {_KEPT}")
+    if settings.username is None:
+        return ConfigError(f"{where} lets nobody in without a password: give username and password. {reasons}")
+    what = f"{where} does not let user {settings.username!r} in: {reasons}"
+    # A cluster that is partly down cannot look passwords up: that passes by itself.
+    if any(word in text.lower() for text in refusals for word in ("incorrect", "not permitted")):
+        return ConfigError(f"{what}. Mend username and password, then start again; {_KEPT[0].lower()}{_KEPT[1:]}")
+    return SinkError(f"{what}. {_KEPT}")

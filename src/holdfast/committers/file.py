@@ -38,39 +38,49 @@ class FileCheckpointCommitter(CheckpointCommitter):
     def _folder(self) -> Path:
         return Path(self.base_path, self.job_id, self.operator_id)
 
+    @property
+    def address(self) -> str:
+        """See CheckpointCommitter."""
+        return self.base_path
+
     def create_resource(self) -> None:
         """Create the folder; an existing one is used."""
         self._pipeline()
-        make_folder(self._folder)
+        with _reaching(self._folder):
+            make_folder(self._folder)
 
     def commit_checkpoint(self, subtask: int, checkpoint_id: CheckpointId) -> None:
         """See CheckpointCommitter."""
         path = self._folder / str(subtask)
-        with self._locked():
+        with _reaching(path), self._locked():
             stored = self._read(path)
             if stored is None or stored < checkpoint_id:
                 write_durably(path, f"0x{checkpoint_id:016x}".encode(), exclusive=False)
 
     def is_checkpoint_committed(self, subtask: int, checkpoint_id: CheckpointId) -> bool:
         """See CheckpointCommitter."""
-        stored = self._read(self._folder / str(subtask))
+        path = self._folder / str(subtask)
+        with _reaching(path):
+            stored = self._read(path)
         return stored is not None and checkpoint_id <= stored
 
     def progress(self) -> Mapping[str, CheckpointId]:
         """See CheckpointCommitter."""
         found = {}
-        for lineage, paths in self._lineages().items():
-            numbers = [number for number in map(self._read, paths) if number is not None]
-            if numbers:
-                found[lineage] = max(numbers)
+        with _reaching(Path(self.base_path)):
+            for lineage, paths in self._lineages().items():
+                numbers = [number for number in map(self._read, paths) if number is not None]
+                if numbers:
+                    found[lineage] = max(numbers)
         return found
 
     def take_over(self) -> None:
         """See CheckpointCommitter."""
-        for paths in self._lineages().values():
-            for path in paths:
-                if path.parent != self._folder:
-                    path.unlink(missing_ok=True)
+        with _reaching(Path(self.base_path)):
+            for paths in self._lineages().values():
+                for path in paths:
+                    if path.parent != self._folder:
+                        path.unlink(missing_ok=True)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -112,3 +122,15 @@ class FileCheckpointCommitter(CheckpointCommitter):
                 "checkpoint whose rows you see at the endpoint, as 0x and 16 hex digits"
             )
         return int(content, 16)
+
+
+@contextmanager
+def _reaching(path: Path) -> Iterator[None]:
+    """What the file system refuses, with the path and what to look at."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"the marks at {path} cannot be read or written: {error}. See that the disk is there, has room and is "
+            "writable for driver and executors"
+        ) from error

@@ -9,10 +9,10 @@ from holdfast.errors import ConfigError, MissingExtraError
 #: Without these a host that vanished is noticed after hours. Whatever the user gives comes first.
 _DEFAULTS = {
     "connect_timeout": "10",
-    "keepalives_idle": "30",
-    "keepalives_interval": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
     "keepalives_count": "3",
-    "tcp_user_timeout": "60000",
+    "tcp_user_timeout": "30000",
     "fallback_application_name": "holdfast",
 }
 
@@ -50,6 +50,13 @@ def conninfo(parts: dict[str, str]) -> str:
     """The parts as one string again."""
     text: str = load_psycopg().conninfo.make_conninfo("", **parts)
     return text
+
+
+def address(parts: dict[str, str]) -> str:
+    """host:port/database, for messages; what the string leaves to the environment is left out."""
+    host = parts.get("hostaddr") or parts.get("host") or "local socket"
+    port = f":{parts['port']}" if parts.get("port") else ""
+    return f"{host}{port}/{parts.get('dbname') or parts.get('user') or ''}".removesuffix("/")
 
 
 def _is_port(port: object) -> bool:

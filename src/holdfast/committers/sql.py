@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,9 +12,10 @@ from urllib.parse import unquote, urlsplit
 
 from holdfast.committers import libpq
 from holdfast.committers.base import CheckpointCommitter
+from holdfast.committers.watch import Patience, Watch
 from holdfast.core.model import CheckpointId
-from holdfast.core.naming import parse_job_id
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.core.naming import parse_job_id, unescape
+from holdfast.errors import ConfigError, HoldfastError, RestoredEndpointError, SinkError
 
 _CREATE = """
 CREATE TABLE IF NOT EXISTS holdfast_committer (
@@ -27,6 +29,8 @@ WHERE excluded.checkpoint_id > holdfast_committer.checkpoint_id"""
 _READ = "SELECT checkpoint_id FROM holdfast_committer WHERE job_id = ? AND operator_id = ? AND subtask = ?"
 _PROGRESS = "SELECT job_id, max(checkpoint_id) FROM holdfast_committer WHERE operator_id = ? GROUP BY job_id"
 
+#: Seconds to wait for another process that writes the same file.
+_LOCKED = 20.0
 _FORGET = "DELETE FROM holdfast_committer WHERE job_id = ? AND operator_id = ?"
 
 
@@ -36,6 +40,20 @@ class _Database(Protocol):
     @property
     def mark(self) -> str:
         """How it spells a place for a value."""
+
+    @property
+    def address(self) -> str:
+        """Where it is, for messages."""
+
+    @property
+    def error(self) -> type[Exception]:
+        """What its driver raises."""
+
+    def is_no_table(self, error: Exception) -> bool:
+        """Whether it says that the table is not there."""
+
+    def watched(self, connection: Any) -> AbstractContextManager[Any]:
+        """While this lasts, a server that does not answer any more is an error."""
 
     def connect(self) -> Any:
         """A connection in autocommit mode that keeps what it has acknowledged."""
@@ -51,14 +69,33 @@ class _Database(Protocol):
 class _Sqlite:
     path: str
     mark: str = "?"
+    error: type[Exception] = sqlite3.Error
+
+    @property
+    def address(self) -> str:
+        return self.path
+
+    def is_no_table(self, error: Exception) -> bool:
+        return str(error).startswith("no such table")
+
+    def watched(self, connection: Any) -> AbstractContextManager[Any]:
+        return nullcontext()
 
     def connect(self) -> Any:
-        connection = sqlite3.connect(self.path, timeout=60, isolation_level=None)
-        connection.execute("PRAGMA synchronous=FULL")
+        connection = sqlite3.connect(self.path, timeout=_LOCKED, isolation_level=None)
+        try:
+            connection.execute("PRAGMA synchronous=FULL")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def prepare(self) -> None:
-        Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(self.path).parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SinkError(f"the folder {folder} for the committer's database cannot be made: {error}") from error
 
     def create(self, connection: Any, statement: str) -> None:
         connection.execute(statement)
@@ -68,7 +105,20 @@ class _Postgres:
     mark = "%s"
 
     def __init__(self, url: str) -> None:
-        self._conninfo = libpq.conninfo(libpq.read_dsn("url", url))
+        given = libpq.read_dsn("url", url)
+        self._conninfo, self.address = libpq.conninfo(given), libpq.address(given)
+        self._patience = Patience()
+
+    @property
+    def error(self) -> type[Exception]:
+        found: type[Exception] = libpq.load_psycopg().Error
+        return found
+
+    def is_no_table(self, error: Exception) -> bool:
+        return getattr(error, "sqlstate", None) == "42P01"
+
+    def watched(self, connection: Any) -> AbstractContextManager[Any]:
+        return Watch(self._conninfo, connection, self._patience)
 
     def connect(self) -> Any:
         connection = libpq.load_psycopg().connect(self._conninfo, autocommit=True)
@@ -123,14 +173,16 @@ class SqlCheckpointCommitter(CheckpointCommitter):
         self._database.prepare()
         self.open()
         try:
-            self._database.create(self._open_connection, _CREATE)
+            with self._asking():
+                self._database.create(self._open_connection, _CREATE)
         finally:
             self.close()
 
     def open(self) -> None:
         """See CheckpointCommitter."""
         if self._connection is None:
-            self._connection = self._database.connect()
+            with self._explained():
+                self._connection = self._database.connect()
 
     def close(self) -> None:
         """See CheckpointCommitter."""
@@ -144,11 +196,11 @@ class SqlCheckpointCommitter(CheckpointCommitter):
 
     def is_checkpoint_committed(self, subtask: int, checkpoint_id: CheckpointId) -> bool:
         """See CheckpointCommitter."""
-        row = self._execute(_READ, self.job_id, self.operator_id, subtask).fetchone()
-        return row is not None and checkpoint_id <= row[0]
+        rows = self._execute(_READ, self.job_id, self.operator_id, subtask)
+        return bool(rows) and checkpoint_id <= rows[0][0]
 
     def progress(self) -> Mapping[str, CheckpointId]:
-        """See CheckpointCommitter."""
+        """See CheckpointCommitter. Empty means that nothing was committed, or that the table was made anew."""
         return {lineage: checkpoint for lineage, (_, checkpoint) in self._lineages().items()}
 
     def take_over(self) -> None:
@@ -161,14 +213,40 @@ class SqlCheckpointCommitter(CheckpointCommitter):
         """{lineage: (job id, last checkpoint)} of every pipeline of this name."""
         pipeline = self._pipeline()
         found = {}
-        for text, checkpoint in self._execute(_PROGRESS, self.operator_id).fetchall():
+        for text, checkpoint in self._execute(_PROGRESS, self.operator_id):
             job = parse_job_id(text)
             if job is not None and job[0] == pipeline:
                 found[job[1]] = (text, checkpoint)
         return found
 
-    def _execute(self, statement: str, *values: object) -> Any:
-        return self._open_connection.execute(statement.replace("?", self._database.mark), values)
+    def _execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        with self._asking():
+            cursor = self._open_connection.execute(statement.replace("?", self._database.mark), values)
+            rows: list[tuple[Any, ...]] = cursor.fetchall() if cursor.description else []
+            return rows
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        with self._explained(), self._database.watched(self._open_connection):
+            yield
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """No error of a driver leaves."""
+        try:
+            yield
+        except self._database.error as error:
+            sink = f"the committer of sink {unescape(self.operator_id)!r} ({self._database.address})"
+            if self._database.is_no_table(error):
+                raise RestoredEndpointError(
+                    f"{sink} has lost its table holdfast_committer, and with it which checkpoints were delivered: "
+                    "bring it back from the newest backup, or start the query again and see what it says"
+                ) from error
+            said = str(error).strip().partition("\n")[0]
+            raise SinkError(
+                f"{sink}: {said}. Check that the database is up, that this process may write to it, and that its disk "
+                "has room"
+            ) from error
 
     @property
     def _open_connection(self) -> Any:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.checkpoint.ports import Run, Tasks
-from holdfast.connectors.sqlite_types import column_type, has_order, quote, to_rows
+from holdfast.checkpoint.storage import make_folder
+from holdfast.connectors.sqlite_errors import sqlite_error, told
+from holdfast.connectors.sqlite_table import CREATE_LEDGER, Ledger, Table
+from holdfast.connectors.sqlite_trial import Trial, trial_of
+from holdfast.connectors.sqlite_types import Keys, check_types, encode, has_order, to_rows
 from holdfast.core.model import CheckpointId, Outcome
-from holdfast.core.naming import check_name
+from holdfast.core.naming import Task, check_name
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
 from holdfast.sinks.keys import FindDuplicates
@@ -23,67 +25,35 @@ from holdfast.sinks.ledger import check_ledger
 from holdfast.sinks.write_ahead import StagedSink
 
 MODES = ("ledger", "upsert")
-_LEDGER_KEPT = 100
-_CREATE_LEDGER = """
-CREATE TABLE IF NOT EXISTS holdfast_ledger (
-    pipeline TEXT NOT NULL, sink TEXT NOT NULL, checkpoint_id INTEGER NOT NULL, lineage TEXT NOT NULL,
-    generation INTEGER NOT NULL, row_count INTEGER NOT NULL, committed_at TEXT NOT NULL DEFAULT (datetime('now')),
-    PRIMARY KEY (pipeline, sink, checkpoint_id)
-)"""
-_READ_LEDGER = """
-SELECT lineage, max(checkpoint_id) FROM holdfast_ledger WHERE pipeline = ? AND sink = ? GROUP BY lineage"""
-_ADD_TO_LEDGER = """
-INSERT INTO holdfast_ledger (pipeline, sink, checkpoint_id, lineage, generation, row_count) VALUES (?, ?, ?, ?, ?, ?)"""
-_PRUNE_LEDGER = "DELETE FROM holdfast_ledger WHERE pipeline = ? AND sink = ? AND checkpoint_id <= ?"
-_CLEAR_LEDGER = "DELETE FROM holdfast_ledger WHERE pipeline = ? AND sink = ?"
 
 
-@dataclass(frozen=True)
-class Table:
-    """The target table and how rows go into it."""
+class _Writing(wal.LogWriter):
+    """The rows of one task on their way into the log, and the table they are tried in, if there is one."""
 
-    path: str
-    name: str
-    key: tuple[str, ...] = ()
-    order_by: str | None = None
+    def __init__(self, task: Task, trial: Trial | None) -> None:
+        super().__init__(task)
+        self._trial = trial
+        self._tried = None if trial is None else trial.connect()
 
-    @contextmanager
-    def connect(self) -> Iterator[sqlite3.Connection]:
-        """A connection in autocommit mode, so that every BEGIN and COMMIT is ours."""
-        with closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as connection:
-            connection.execute("PRAGMA synchronous=FULL")
-            yield connection
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append rows that the table will take."""
+        if self._trial is not None and self._tried is not None:
+            self._trial.insert(self._tried, batch)
+        super().write(batch)
 
-    def columns(self, connection: sqlite3.Connection) -> dict[str, bool]:
-        """The table's columns in lower case, and whether a row must give a value; none when there is no such table."""
-        found = connection.execute(f"PRAGMA table_info({quote(self.name)})")
-        return {
-            name.lower(): bool(required) and default is None and not key for _, name, _, required, default, key in found
-        }
+    def seal(self) -> dict[str, Any]:
+        """See LogWriter."""
+        self._end()
+        return super().seal()
 
-    def create_statement(self, schema: pa.Schema) -> str:
-        """The table for these columns."""
-        columns = [f"{quote(field.name)} {column_type(field.type)}" for field in schema]
-        if self.key:
-            columns.append(f"PRIMARY KEY ({', '.join(map(quote, self.key))})")
-        return f"CREATE TABLE IF NOT EXISTS {quote(self.name)} ({', '.join(columns)})"
+    def discard(self) -> None:
+        """See LogWriter."""
+        self._end()
+        super().discard()
 
-    def insert_statement(self, columns: Sequence[str]) -> str:
-        """Append, or replace by key; an `order_by` that is smaller than what is there changes nothing."""
-        names, marks = ", ".join(map(quote, columns)), ", ".join("?" * len(columns))
-        statement = f"INSERT INTO {quote(self.name)} ({names}) VALUES ({marks})"  # noqa: S608  identifiers are quoted
-        if not self.key:
-            return statement
-        keys = ", ".join(map(quote, self.key))
-        others = [column for column in columns if column not in self.key]
-        if not others:
-            return f"{statement} ON CONFLICT ({keys}) DO NOTHING"
-        updates = ", ".join(f"{quote(c)} = excluded.{quote(c)}" for c in others)
-        statement += f" ON CONFLICT ({keys}) DO UPDATE SET {updates}"
-        if self.order_by is not None:
-            stored = f"{quote(self.name)}.{quote(self.order_by)}"
-            statement += f" WHERE {stored} IS NULL OR excluded.{quote(self.order_by)} >= {stored}"
-        return statement
+    def _end(self) -> None:
+        if self._tried is not None:
+            self._tried.close()
 
 
 class SqliteSink(StagedSink):
@@ -92,8 +62,14 @@ class SqliteSink(StagedSink):
     Needs a file that driver and executors reach: one machine. A reader sees whole checkpoints only. `mode="ledger"`
     appends. `mode="upsert"` replaces rows by `key`; of two rows of one key the one with the larger `order_by` wins, and
     without `order_by` two rows of one key in one checkpoint are an error, raised before anything is decided. A table
-    that does not exist is created from the DataFrame's columns.
+    that does not exist is created from the DataFrame's columns. A value that the table cannot take is refused in the
+    task, before anything is decided.
     """
+
+    #: `commit` works from committables and its own connections, and shares nothing but what it has delivered
+    overlaps = True
+    _trial: Trial | None = None
+    _found: Mapping[str, CheckpointId] = {}
 
     def __init__(
         self,
@@ -121,40 +97,67 @@ class SqliteSink(StagedSink):
         self.mode = mode
         self.name = check_name("name", name or f"sqlite-{table}"[:100])
 
+    @property
+    def address(self) -> str:
+        """See TwoPhaseCommitSink."""
+        return self.table.path
+
     def open(self, run: Run) -> None:
         """See TwoPhaseCommitSink."""
         super().open(run)
         self._check_columns(run.schema)
         file = Path(self.table.path)
         new = not file.exists()
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with self.table.connect() as connection:
+        make_folder(file.parent)
+        with told(self.name, self.table.path), self.table.connect(create=True) as connection:
             if new:
                 connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute(_CREATE_LEDGER)
+            connection.execute(CREATE_LEDGER)
             if run.take_over:
-                self._take_over(connection)
-            where = f"the ledger of sink {self.name!r} in {self.table.path}"
-            check_ledger(run, where, _ledger(connection, run.pipeline, self.name))
+                self._ledger.take_over(connection, self._committed)
+            self._found = self._ledger.read(connection)
+            check_ledger(run, self._where, self._found)
             if run.schema is not None:
                 self._check_table(connection, run.schema)
+            own = "" if run.schema is None else self.table.create_statement(run.schema)
+            self._trial = trial_of(connection, self.name, self.table.path, self.table.name, own)
+
+    def initialize_state(self, state: Any) -> None:
+        """The ledger must know what was committed (rule 15), unless that went into another file, on purpose."""
+        before = state.get("path") if isinstance(state, Mapping) else None
+        if before is not None and before != self.table.path and self._committed >= 0:
+            with told(self.name, self.table.path), self.table.connect() as connection:
+                self._ledger.reach(connection, self._committed)
+                self._found = self._ledger.read(connection)
+        check_ledger(self.run, self._where, self._found, sink=self.name)
+
+    def snapshot_state(self, checkpoint_id: CheckpointId) -> Any:
+        """Where the rows go: a ledger that lacks them is in that file, or in one that came after it."""
+        return {"version": 1, "path": self.table.path}
+
+    def begin(self, task: Task) -> _Writing:
+        """See TwoPhaseCommitSink."""
+        return _Writing(task, self._trial)
 
     def write(self, txn: wal.LogWriter, batch: pa.RecordBatch) -> None:
-        """See TwoPhaseCommitSink."""
+        """Seal the rows as SQLite takes them: whatever it would not take is refused here (rule 11)."""
+        rows = encode(self.name, batch)
         for column in self.table.key:
-            values = batch.column(column)
-            # SQLite stores NaN as NULL.
-            if values.null_count or (pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py()):
+            if rows.column(column).null_count:
                 raise RowError(
                     f"sink {self.name!r}: a row has no value in key column {column!r}; SQLite would never find it "
                     "again. Filter such rows out or fill the key in"
                 )
-        super().write(txn, batch)
+        super().write(txn, rows)
+
+    def pre_commit(self, txn: wal.LogWriter) -> Mapping[str, Any] | None:
+        """The handle, and all that its commit needs to know (rule 16)."""
+        return {**txn.seal(), "version": 2, "into": self.table.to_json()}
 
     def validate(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks) -> None:
         """Without an order column, two rows of one key have no last one: refuse them before the decision (I1)."""
         if self.table.key and self.table.order_by is None:
-            find = FindDuplicates(self.run.location, self.table.key)
+            find = FindDuplicates(self.run.location, self.table.key, Keys(self.table.key))
             for duplicate in tasks.map(find, [list(committables)]):
                 if duplicate is not None:
                     raise RowError(
@@ -166,15 +169,35 @@ class SqliteSink(StagedSink):
     def commit(
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
     ) -> Outcome | None:
-        """Rows of all subtasks and the ledger row, in one transaction."""
+        """Rows of all subtasks and the ledger row, in one transaction, where and how it was decided."""
         handles = sorted(committables, key=lambda c: c["subtask"])
-        outcome = tasks.map(_Apply(self.table, self.run, self.name, checkpoint_id), [handles])[0]
+        into = [Table.from_json(c["into"]) for c in handles if "into" in c]  # version 1 had none
+        table = into[0] if into else self.table
+        with wal.naming_lost(self.run.location, handles):
+            outcome = tasks.map(_Apply(table, self.run, self._ledger, checkpoint_id), [handles])[0]
+        if table.path != self.table.path:
+            with told(self.name, self.table.path), self.table.connect() as connection:
+                self._ledger.reach(connection, checkpoint_id)
         self.forget_when_complete(checkpoint_id, committables)
         return outcome
+
+    @property
+    def _ledger(self) -> Ledger:
+        return Ledger(self.run.pipeline, self.name, self.run.lineage, self.run.generation)
+
+    @property
+    def _where(self) -> str:
+        return f"the ledger of sink {self.name!r} in {self.table.path}"
+
+    @property
+    def _committed(self) -> CheckpointId:
+        known = self.run.committed.get(self.name)
+        return -1 if known is None else known.checkpoint_id
 
     def _check_columns(self, schema: pa.Schema | None) -> None:
         if schema is None:
             return
+        check_types(self.name, schema)
         wanted = (*self.table.key, *filter(None, [self.table.order_by]))
         missing = [column for column in wanted if column not in schema.names]
         if missing:
@@ -215,22 +238,10 @@ class SqliteSink(StagedSink):
                 f"sink {self.name!r} cannot write into table {self.table.name!r}: {error}{index}"
             ) from error
 
-    def _take_over(self, connection: sqlite3.Connection) -> None:
-        """Own the name from here on, with nothing marked as delivered: what this log still owes must not be skipped."""
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute(_CLEAR_LEDGER, (self.run.pipeline, self.name))
-        mark = (self.run.pipeline, self.name, -1, self.run.lineage, self.run.generation, 0)
-        connection.execute(_ADD_TO_LEDGER, mark)
-        connection.execute("COMMIT")
-
 
 def _reserved(table: str) -> bool:
     """SQLite's names are the same in upper and lower case."""
     return table.lower().startswith(("sqlite_", "holdfast_"))
-
-
-def _ledger(connection: sqlite3.Connection, pipeline: str, sink: str) -> dict[str, CheckpointId]:
-    return dict(connection.execute(_READ_LEDGER, (pipeline, sink)).fetchall())
 
 
 @dataclass(frozen=True)
@@ -239,41 +250,49 @@ class _Apply:
 
     table: Table
     run: Run
-    sink: str
+    ledger: Ledger
     checkpoint_id: CheckpointId
 
     def __call__(self, handles: Sequence[Mapping[str, Any]]) -> Outcome:
-        with self.table.connect() as connection:
-            # IMMEDIATE takes the write lock first, so that no other driver can be between its look and its insert.
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                outcome = self._apply(connection, handles)
-                connection.execute("COMMIT")
-            except BaseException as error:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                if isinstance(error, (sqlite3.IntegrityError, OverflowError)):
-                    raise RowError(
-                        f"sink {self.sink!r}: a row of checkpoint {self.checkpoint_id} does not go into table "
-                        f"{self.table.name!r} of {self.table.path}: {error}. Nothing is lost, its rows are in the log: "
-                        "change the table so that it takes them, then start the query again"
-                    ) from error
-                raise
+        try:
+            with self.table.connect() as connection:
+                return self._transact(connection, handles)
+        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+            if error.sqlite_errorname in ("SQLITE_NOTADB", "SQLITE_CORRUPT"):
+                raise sqlite_error(self.ledger.sink, self.table.path, error) from error
+            raise RowError(
+                f"sink {self.ledger.sink!r}: a row of checkpoint {self.checkpoint_id} does not go into table "
+                f"{self.table.name!r} of {self.table.path}: {error}. Nothing is lost, its rows are in the log: change "
+                "the table so that it takes them, then start the query again; or give them up with `holdfast resolve`"
+            ) from error
+        except sqlite3.Error as error:
+            raise sqlite_error(self.ledger.sink, self.table.path, error) from error
+
+    def _transact(self, connection: sqlite3.Connection, handles: Sequence[Mapping[str, Any]]) -> Outcome:
+        # IMMEDIATE takes the write lock first, so that no other driver can be between its look and its insert.
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            outcome = self._apply(connection, handles)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
         return outcome
 
     def _apply(self, connection: sqlite3.Connection, handles: Sequence[Mapping[str, Any]]) -> Outcome:
         run = self.run
-        ledger = _ledger(connection, run.pipeline, self.sink)
+        ledger = self.ledger.read(connection)
         if any(lineage != run.lineage for lineage in ledger):
-            check_ledger(run, f"the ledger of sink {self.sink!r} in {self.table.path}", ledger)
+            check_ledger(run, f"the ledger of sink {self.ledger.sink!r} in {self.table.path}", ledger)
         if ledger.get(run.lineage, -1) >= self.checkpoint_id:
             return Outcome.ALREADY_COMMITTED
         count = 0
         for handle in handles:
             for batch in wal.read_log(run.location, handle):
-                connection.executemany(self.table.insert_statement(batch.schema.names), to_rows(batch))
+                # Version 1 sealed the rows as they came.
+                rows = batch if handle["version"] > 1 else encode(self.ledger.sink, batch)
+                connection.executemany(self.table.insert_statement(batch.schema.names), to_rows(rows))
                 count += batch.num_rows
-        row = (run.pipeline, self.sink, self.checkpoint_id, run.lineage, run.generation, count)
-        connection.execute(_ADD_TO_LEDGER, row)
-        connection.execute(_PRUNE_LEDGER, (run.pipeline, self.sink, self.checkpoint_id - _LEDGER_KEPT))
+        self.ledger.add(connection, self.checkpoint_id, count)
         return Outcome.COMMITTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,8 @@ from holdfast.checkpoint.ports import LoopTasks, Tasks
 from holdfast.committers.base import CheckpointCommitter
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import check_name
+from holdfast.sinks import wal
+from holdfast.sinks.values import BAD, check_valid, first_bad, holds, is_dated, refuse
 from holdfast.sinks.write_ahead import WriteAheadSink
 
 
@@ -26,10 +29,25 @@ class StdoutSink(WriteAheadSink):
         super().__init__(committer=_NoMarks(), max_pending=max_pending)
         self.name = check_name("name", name)
 
+    @property
+    def address(self) -> str:
+        """See TwoPhaseCommitSink."""
+        return "standard output"
+
+    def write(self, txn: wal.LogWriter, batch: pa.RecordBatch) -> None:
+        """Seal the rows; those that could not be printed are refused here, before anything is decided (rule 11)."""
+        check_valid(self.name, batch)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if holds(column.type, _is_limited):
+                _check(self.name, name, column)
+        super().write(txn, batch)
+
     def send_values(self, values: Iterator[pa.RecordBatch], checkpoint_id: CheckpointId, timestamp: int) -> bool:
         """Print the rows."""
         for batch in values:
-            lines = (json.dumps(row, default=str, ensure_ascii=False) for row in batch.to_pylist())
+            # A terminal that does not speak UTF-8 is shown \\u escapes: no letter can make printing fail.
+            plain = codecs.lookup(getattr(sys.stdout, "encoding", None) or "utf-8").name != "utf-8"
+            lines = (json.dumps(row, default=str, ensure_ascii=plain) for row in batch.to_pylist())
             sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
         return True
@@ -39,6 +57,20 @@ class StdoutSink(WriteAheadSink):
     ) -> Outcome | None:
         """Deliver here and not in a task: an executor's standard output is a log file nobody watches."""
         return super().commit(checkpoint_id, committables, LoopTasks())
+
+
+def _is_limited(kind: pa.DataType) -> bool:
+    """Whether Python cannot hold every value: its years go from 1 to 9999; and a struct is a dict."""
+    return is_dated(kind) or pa.types.is_duration(kind) or pa.types.is_struct(kind)
+
+
+def _check(sink: str, name: str, column: pa.Array) -> None:
+    try:
+        column.to_pylist()
+    except BAD as error:
+        index = first_bad(column, lambda values: values.to_pylist())
+        reason = f"Python cannot show ({error}): cast it to text, or filter it out"
+        raise refuse(sink, name, column, index or 0, reason) from error
 
 
 class _NoMarks(CheckpointCommitter):

@@ -1,22 +1,26 @@
 """Named places where a test can make the process fail, in drivers and in executors.
 
-Off unless armed by environment: `HOLDFAST_FAULT=point=mode[@n][,point=mode[@n]...]`. Modes: `error` raises before the
-effect, `kill` ends the process with SIGKILL before it, `lost` lets the effect happen and then raises, `kill-after` lets
-it happen and then kills, `stop` and `stop-after` pause the process with SIGSTOP until somebody continues it. `@n` means
-the n-th time this process gets there (default 1). With `HOLDFAST_FAULT_ONCE` set to a folder, a fault fires once over
-all processes that share it, so that a retry can succeed.
+Off unless armed by environment: `HOLDFAST_FAULT=point[:which]=mode[@n][,...]`. Modes: `error` raises before the effect,
+`kill` ends the process with SIGKILL before it, `lost` lets the effect happen and then raises, `kill-after` lets it
+happen and then kills, `stop` and `stop-after` pause the process with SIGSTOP until somebody continues it, `hang` never
+gets to the effect, as an endpoint that does not answer. `which` is the sink of a `commit.sink` or `commit.record`;
+without it any will do. `@n` means the n-th time this process gets there (default 1). With `HOLDFAST_FAULT_ONCE` set to
+a folder, a fault fires once over all processes that share it, so that a retry can succeed; a file of the fault's name
+then says that it fired, and which other points this process was inside of.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.errors import ConfigError, InjectedFault
+from holdfast.errors import ConfigError, InjectedFault, StorageError
 
 #: name -> what a crash there leaves (the rows of the fault matrix)
 POINTS = {
@@ -31,20 +35,28 @@ POINTS = {
     "offsets": "7 before the commit of group offsets",
     "recovery": "8 inside recovery",
     "repair": "10 lost rows produced again, before the repair record",
+    "log.write": "18 the disk is full at a write of the log",
 }
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
-MODES = ("error", "kill", "lost", "kill-after", "stop", "stop-after")
+MODES = ("error", "kill", "lost", "kill-after", "stop", "stop-after", "hang")
 VARIABLE, ONCE = "HOLDFAST_FAULT", "HOLDFAST_FAULT_ONCE"
 _hits: Counter[str] = Counter()
+#: the points that threads of this process are inside of, while anything is armed
+_inside: Counter[str] = Counter()
+_counting = threading.Lock()
+
+
+class InjectedStorageFault(InjectedFault, StorageError):
+    """What a store raises that cannot be written; it goes the way of every other such error."""
 
 
 def parse(text: str) -> dict[str, tuple[str, int]]:
-    """{point: (mode, n)} of the variable's text."""
+    """{point or point:which: (mode, n)} of the variable's text."""
     armed: dict[str, tuple[str, int]] = {}
     for part in filter(None, text.split(",")):
         point, _, rest = part.partition("=")
         mode, _, count = rest.partition("@")
-        if point not in POINTS or mode not in MODES or not (count or "1").isdigit():
+        if point.partition(":")[0] not in POINTS or mode not in MODES or not (count or "1").isdigit():
             raise ConfigError(
                 f"{VARIABLE}: {part!r} is not point=mode[@n]; points: {', '.join(POINTS)}; modes: {', '.join(MODES)}"
             )
@@ -52,35 +64,57 @@ def parse(text: str) -> dict[str, tuple[str, int]]:
     return armed
 
 
-def _armed(name: str) -> str | None:
-    text = os.environ.get(VARIABLE)
-    if not text:
-        return None
-    mode, count = parse(text).get(name, ("", 0))
-    if not mode:
-        return None
-    _hits[name] += 1
-    if _hits[name] != count:
-        return None
+def _armed(text: str, name: str, which: str) -> str | None:
+    armed = parse(text)
+    for key in (name, f"{name}:{which}"):
+        mode, count = armed.get(key, ("", 0))
+        if not mode:
+            continue
+        with _counting:
+            _hits[key] += 1
+            now = _hits[key] == count
+            others = sorted(point for point, times in _inside.items() if times)
+        if now and _first(key, others):
+            return mode
+    return None
+
+
+def _first(key: str, others: list[str]) -> bool:
+    """Whether no process that shares the folder has come here before; leaves word that this one did."""
     once = os.environ.get(ONCE)
-    if once:
-        try:
-            Path(once, name).touch(exist_ok=False)
-        except FileExistsError:
-            return None
-    return mode
+    if not once:
+        return True
+    try:
+        with Path(once, key).open("x") as file:
+            file.write(" ".join(others))
+    except FileExistsError:
+        return False
+    return True
 
 
 @contextmanager
-def point(name: str) -> Iterator[None]:
+def point(name: str, which: str = "") -> Iterator[None]:
     """Wrap one external effect; does nothing unless this point is armed."""
-    mode = _armed(name)
+    text = os.environ.get(VARIABLE)
+    if not text:
+        yield
+        return
+    mode = _armed(text, name, which)
+    failure = InjectedStorageFault if name == "log.write" else InjectedFault
     if mode == "error":
-        raise InjectedFault(f"fault {name}: raised before the effect")
+        raise failure(f"fault {name}: raised before the effect")
     if mode in _SIGNALS:
         os.kill(os.getpid(), _SIGNALS[mode])
-    yield
+    while mode == "hang":
+        time.sleep(3600)
+    with _counting:
+        _inside[name] += 1
+    try:
+        yield
+    finally:
+        with _counting:
+            _inside[name] -= 1
     if mode == "lost":
-        raise InjectedFault(f"fault {name}: done, but the answer was lost")
+        raise failure(f"fault {name}: done, but the answer was lost")
     if mode is not None and mode.endswith("-after"):
         os.kill(os.getpid(), _SIGNALS[mode.removesuffix("-after")])

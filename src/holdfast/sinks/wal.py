@@ -8,10 +8,11 @@ generation only (rule 3).
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -20,8 +21,9 @@ from holdfast.checkpoint.storage import Storage, open_storage
 from holdfast.core.model import CheckpointId, Committable
 from holdfast.core.naming import Task, escape
 from holdfast.core.recovery import Leftover, may_undo
-from holdfast.errors import RecordError
+from holdfast.errors import LostError, RecordError
 
+logger = logging.getLogger("holdfast")
 _FILE = re.compile(r"wal/[^/]+/(?:0|[1-9]\d*)/(0|[1-9]\d*)-(?:0|[1-9]\d*)-(?:0|[1-9]\d*)-[0-9a-f]{32}\.arrow")
 _CHUNK = 1 << 20
 
@@ -102,7 +104,10 @@ class _Checksummed:
 
 
 def read_log(location: str, handle: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
-    """The rows of a sealed handle, as a stream; checked whole here, before the first row is given out."""
+    """The rows of a sealed handle, as a stream; checked whole here, before the first row is given out.
+
+    LostError when the file is gone: its rows cannot be delivered, and were not.
+    """
     storage = open_storage(location)
     path = f"{location}/{handle['handle']}"
     digest, length = hashlib.sha256(), 0
@@ -112,16 +117,51 @@ def read_log(location: str, handle: Mapping[str, Any]) -> Iterator[pa.RecordBatc
                 digest.update(chunk)
                 length += len(chunk)
     except FileNotFoundError:
-        raise RecordError(
-            f"write-ahead file {path} is missing, and its rows were not delivered: restore it from a copy of the "
-            "checkpoint location"
-        ) from None
+        raise _lost(location, [handle]) from None
     if length != handle["bytes"] or digest.hexdigest() != handle["sha256"]:
         raise RecordError(
             f"write-ahead file {path} is damaged ({length} bytes, {handle['bytes']} were sealed): nothing of it was "
             "delivered. Restore it from a copy of the checkpoint location"
         )
     return _stream(storage, handle["handle"])
+
+
+def is_there(storage: Storage, handle: Mapping[str, Any]) -> bool:
+    """Whether the file of a handle exists with the length it was sealed with."""
+    try:
+        return bool(storage.size(handle["handle"]) == handle["bytes"])
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def naming_lost(location: str, handles: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+    """A LostError inside names all of these handles whose files are gone, not only the one that was met first."""
+    try:
+        yield
+    except LostError as error:
+        storage = open_storage(location)
+        gone = [handle for handle in handles if not is_there(storage, handle)]
+        raise (_lost(location, gone) if gone else error) from error
+
+
+def _lost(location: str, handles: Sequence[Mapping[str, Any]]) -> LostError:
+    rows, first = sum(handle["rows"] for handle in handles), f"{location}/{handles[0]['handle']}"
+    more = "" if len(handles) == 1 else f" and {len(handles) - 1} more"
+    return LostError(
+        f"write-ahead file {first}{more} is missing: {rows} rows of {len(handles)} subtasks are decided and were not "
+        "delivered. Restore it from a copy of the checkpoint location, or give these rows up with `holdfast resolve`",
+        lost=[dict(handle) for handle in handles],
+    )
+
+
+def read_what_is_left(location: str, handles: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+    """The rows of handles for a report; what is missing or damaged is told in the program's log and left out."""
+    for handle in handles:
+        try:
+            yield from read_log(location, handle)
+        except (LostError, RecordError) as error:
+            logger.warning("%d rows cannot be read back: %s", handle["rows"], error)
 
 
 def _stream(storage: Storage, name: str) -> Iterator[pa.RecordBatch]:

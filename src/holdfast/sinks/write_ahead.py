@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import logging
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +19,17 @@ from holdfast.committers.base import CheckpointCommitter
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Outcome, PendingCheckpoint
 from holdfast.core.naming import Task, job_id, operator_id
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, MarkError
 from holdfast.sinks import wal
 from holdfast.sinks.ledger import check_ledger
 from holdfast.sinks.subtask import make_task, running
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
+
+logger = logging.getLogger("holdfast")
+#: Sends the rows of a handle; True when the endpoint took them.
+Send = Callable[[Mapping[str, Any], Iterator[pa.RecordBatch]], bool]
+#: seconds before a mark is tried again, and for how long at most
+MARK_WAITS, MARK_LONGEST = (0.1, 0.5, 2.0), 20.0
 
 
 class StagedSink(TwoPhaseCommitSink):
@@ -61,10 +69,19 @@ class StagedSink(TwoPhaseCommitSink):
         """See TwoPhaseCommitSink."""
         txn.discard()
 
+    def still_prepared(self, committables: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Those whose file is in the log, whole (rule 14)."""
+        storage = open_storage(self.run.location)
+        return [c for c in committables if wal.is_there(storage, c)]
+
+    def rows_of(self, committables: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch] | None:
+        """See TwoPhaseCommitSink; rows as they were sealed, of the files that are there."""
+        return wal.read_what_is_left(self.run.location, committables)
+
     def recover(
         self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
     ) -> None:
-        """See TwoPhaseCommitSink."""
+        """See TwoPhaseCommitSink; the log is this location's own, so a take-over finds nothing of others here."""
         wal.sweep(open_storage(self.run.location), self.name, generation, decided)
 
     def forget_when_complete(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]]) -> None:
@@ -128,22 +145,38 @@ class WriteAheadSink(StagedSink):
         try:
             if run.take_over:
                 self.committer.take_over()
-            check_ledger(run, f"the committer of sink {self.name!r}", self.committer.progress())
+            ledger = self.committer.progress()
+            if ledger is not None:
+                check_ledger(run, f"{self._marks} of sink {self.name!r}", ledger, sink=self.name)
         finally:
             self.committer.close()
+
+    def _groups(self, handles: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Mapping[str, Any]]]:
+        """The handles of a checkpoint as they are dealt out to tasks; those of one group are delivered in order."""
+        return [handles] if self.ordered else [[handle] for handle in handles]
+
+    def _sending(self, handles: Sequence[Mapping[str, Any]], checkpoint_id: CheckpointId) -> Send:
+        """What sends the rows of one handle of a task's group; for sinks whose handles say how to send them."""
+        return lambda handle, values: self.send_values(values, checkpoint_id, handle["timestamp"])
 
     def commit(
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
     ) -> Outcome | None:
         """Deliver the sealed rows of all subtasks, then forget them; RETRY when the endpoint did not take them."""
         handles = sorted(committables, key=lambda c: pending(checkpoint_id, c))
-        groups = [handles] if self.ordered else [[handle] for handle in handles]
         deliver = _Deliver(self, self.run, checkpoint_id)
-        answers = [answer for group in tasks.map(deliver, groups) for answer in group]
+        with wal.naming_lost(self.run.location, handles):
+            answers = [answer for group in tasks.map(deliver, self._groups(handles)) for answer in group]
         if len(answers) < len(handles) or not all(answer.done for answer in answers):
             return Outcome.RETRY
         self.forget_when_complete(checkpoint_id, committables)
         return Outcome.COMMITTED if Outcome.COMMITTED in answers else Outcome.ALREADY_COMMITTED
+
+    @property
+    def _marks(self) -> str:
+        """Where the marks are, for errors."""
+        kind, address = type(self.committer).__name__, self.committer.address
+        return f"the committer ({kind} at {address})" if address else f"the committer ({kind})"
 
 
 @dataclass(frozen=True)
@@ -159,15 +192,16 @@ class _Deliver:
         committer.open()
         try:
             answers: list[Outcome] = []
+            send = self.sink._sending(handles, self.checkpoint_id)
             for handle in handles:
-                answers.append(self._deliver(committer, handle))
+                answers.append(self._deliver(committer, handle, send))
                 if not answers[-1].done:
                     break
             return answers
         finally:
             committer.close()
 
-    def _deliver(self, committer: CheckpointCommitter, handle: Mapping[str, Any]) -> Outcome:
+    def _deliver(self, committer: CheckpointCommitter, handle: Mapping[str, Any], send: Send) -> Outcome:
         subtask = handle["subtask"]
         if committer.is_checkpoint_committed(subtask, self.checkpoint_id):
             return Outcome.ALREADY_COMMITTED
@@ -175,12 +209,46 @@ class _Deliver:
         task = make_task(run, self.sink.name, self.checkpoint_id, subtask, time.time_ns(), handle["timestamp"])
         values = wal.read_log(run.location, handle)
         with faults.point("commit.subtask"), running(task):
-            taken = self.sink.send_values(values, self.checkpoint_id, handle["timestamp"])
+            taken = send(handle, values)
         if taken is not True:
             return Outcome.RETRY
         with faults.point("commit.mark"):
-            committer.commit_checkpoint(subtask, self.checkpoint_id)
+            self._mark(committer, subtask)
         return Outcome.COMMITTED
+
+    def _mark(self, committer: CheckpointCommitter, subtask: int) -> None:
+        """Write the mark, tried again by itself; a query that cannot would send these rows for ever (D10)."""
+        began = time.monotonic()
+        for wait in (*MARK_WAITS, None):
+            try:
+                committer.commit_checkpoint(subtask, self.checkpoint_id)
+                return
+            except Exception as error:  # noqa: BLE001  whatever a committer raises is told below
+                failure = error
+            if wait is None or time.monotonic() - began > MARK_LONGEST:
+                break
+            logger.warning("%s; trying the mark again", self._unmarked(subtask, failure))
+            time.sleep(wait)
+            self._reopen(committer)
+        raise MarkError(
+            f"{self._unmarked(subtask, failure)}. The query stops here, because it would send these rows again and "
+            "again. Make the marks writable (free the disk, give the rights back, bring the database up), then start "
+            "the query: it sends this checkpoint of this subtask once more, since nothing says that it was sent (W9)"
+        ) from failure
+
+    def _unmarked(self, subtask: int, why: Exception) -> str:
+        return (
+            f"sink {self.sink.name!r}: checkpoint {self.checkpoint_id}, subtask {subtask} was sent, but "
+            f"{self.sink._marks} could not write its mark: {type(why).__name__}: {why}"
+        )
+
+    @staticmethod
+    def _reopen(committer: CheckpointCommitter) -> None:
+        """A connection that broke stays broken; what goes wrong here is met again, and told, by the next try."""
+        with suppress(Exception):
+            committer.close()
+        with suppress(Exception):
+            committer.open()
 
 
 def pending(checkpoint_id: CheckpointId, handle: Mapping[str, Any]) -> PendingCheckpoint:

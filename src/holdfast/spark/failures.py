@@ -78,6 +78,11 @@ def from_text(text: str) -> HoldfastError | None:
         return None  # Spark cut the line: its own text must do
 
 
+def failure_of(text: str) -> HoldfastError:
+    """Ours if it is ours, else one that is both: what code expects of Spark, and what it may expect of us."""
+    return from_text(text) or QueryFailedError(f"the query failed: {reason(Exception(text))}")
+
+
 def reason(error: BaseException) -> str:
     """What went wrong, in a line: Spark's texts begin with a sentence that says nothing."""
     found = _EXCEPTION.findall(str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +14,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.pulse import Pulse
-from holdfast.errors import CheckpointInUseError, HoldfastError, StorageError
+from holdfast.errors import CheckpointInUseError, EngineError, HoldfastError, StorageError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
+from holdfast.spark.failures import failure_of
 
 logger = logging.getLogger("holdfast")
 #: seconds between two looks at what may be due while no batch comes
@@ -39,6 +41,10 @@ class Live:
         self._ending = threading.Lock()
         self._over = False
         self.drain_timeout = 60.0
+        #: when the end stops waiting for sinks that lag: whoever has the least patience decides
+        self._deadline = math.inf
+        #: sinks whose loop was still busy with its endpoint when the query had ended
+        self.stuck: list[str] = []
         #: why the query failed, or why its end is no good one
         self.failure: HoldfastError | None = None
         #: a batch is under way; somebody stops the query; the next batch waits for that
@@ -65,25 +71,31 @@ class Live:
         threading.Thread(target=self._tick, name=f"holdfast-{query.name}", daemon=True).start()
 
     def _tick(self) -> None:
-        coordinator, next_tick = self.coordinator, 0.0
-        while self.active and coordinator is not None:
+        coordinator, pulse = self.coordinator, self._pulse
+        assert coordinator is not None and pulse is not None
+        try:
+            self._watch(coordinator, pulse)
+        except Exception as error:
+            logger.exception("the timer of the query at %s failed", self.location)
+            self._fail(EngineError(f"the timer of the query failed: {type(error).__name__}: {error}"))
+        if not self.stopping:  # else whoever stops it finishes it, with the patience it has
+            self.finish(self.drain_timeout)
+
+    def _watch(self, coordinator: Coordinator, pulse: Pulse) -> None:
+        next_tick = 0.0
+        while self.active:
             if time.monotonic() >= next_tick:
                 coordinator.tick()
-                self._beat(coordinator)
+                try:
+                    pulse.beat(coordinator.deliveries)
+                except StorageError as error:
+                    logger.warning("the query's sign of life could not be written: %s", error)
                 self._advance(False)
                 next_tick = time.monotonic() + TICK
             if coordinator.failure is not None:
                 self._fail(coordinator.failure)
-                break
+                return
             time.sleep(LOOK)
-        self.finish(self.drain_timeout)
-
-    def _beat(self, coordinator: Coordinator) -> None:
-        try:
-            if self._pulse is not None:
-                self._pulse.beat(coordinator.deliveries)
-        except StorageError as error:
-            logger.warning("the query's sign of life could not be written: %s", error)
 
     def _fail(self, failure: HoldfastError) -> None:
         """End the query with an exception in Spark's eyes too.
@@ -105,37 +117,41 @@ class Live:
             logger.warning("the query at %s could not be interrupted: %s", self.location, error)
 
     def finish(self, drain: float) -> None:
-        """The query has ended: deliver what is left, for so many seconds, and close the sinks; once.
+        """The query has ended: deliver what is left, for so many seconds at most, and close the sinks; once.
 
         Never raises: what is wrong is in `failure`.
         """
+        self._deadline = min(self._deadline, time.monotonic() + drain)
         with self._ending:
             coordinator, self.coordinator = self.coordinator, None
             if coordinator is None:
                 return
-            clean = self._ended_well()
-            if self.failure is None:
-                self.failure = coordinator.failure
-            if self.failure is None and clean and not coordinator.drain(drain):
-                self.failure = coordinator.undelivered()
-            self._close(coordinator, clean)
+            problem = self._problem()
+            self.failure = self.failure or coordinator.failure or problem
+            if self.failure is None and not self._drained(coordinator):
+                self.failure = coordinator.failure or coordinator.undelivered()
+            self._close(coordinator)
             self._over = True
 
-    def _close(self, coordinator: Coordinator, clean: bool) -> None:
+    def _drained(self, coordinator: Coordinator) -> bool:
+        while not coordinator.drain(0.2):
+            if time.monotonic() >= self._deadline:
+                return False
+        return True
+
+    def _close(self, coordinator: Coordinator) -> None:
         for delivery in coordinator.deliveries:
             if not delivery.done_through(1 << 62) and hasattr(delivery.tasks, "cancel"):
                 delivery.tasks.cancel()
-        stuck: list[str] = []
         try:
-            if clean and self.failure is None:
-                stuck = coordinator.finish(LAST_CALL)
-            stuck = coordinator.close(LAST_CALL, sweep=self.in_batch or self.failure is not None) or stuck
-        except HoldfastError as error:
             if self.failure is None:
-                self.failure = error
+                coordinator.finish(LAST_CALL)
+            self.stuck = coordinator.close(LAST_CALL, sweep=self.in_batch or self.failure is not None)
+        except HoldfastError as error:
+            self.failure = self.failure or error
             logger.warning("the end of the query at %s: %s: %s", self.location, type(error).__name__, error)
-        if stuck:
-            logger.warning("the query at %s has ended, but %s is still busy", self.location, ", ".join(stuck))
+        if self.stuck:
+            logger.warning("the query at %s has ended, but %s is still busy", self.location, ", ".join(self.stuck))
         try:
             if self._pulse is not None:
                 self._pulse.end(coordinator.deliveries, self.failure)
@@ -143,12 +159,15 @@ class Live:
             logger.warning("how the query ended could not be written: %s", error)
         self._advance(True)
 
-    def _ended_well(self) -> bool:
-        """Whether the query ended by itself or was stopped; a JVM that is gone tells nothing."""
+    def _problem(self) -> HoldfastError | None:
+        """Why Spark says that the query failed; None when it ended by itself or was stopped."""
         try:
-            return self._query is not None and self._query._jsq.exception().isEmpty()
-        except (Py4JError, OSError):
-            return False
+            told = self._query._jsq.exception() if self._query is not None else None
+            if told is None or told.isEmpty():
+                return None
+            return failure_of(str(told.get().toString()))
+        except (Py4JError, OSError) as error:
+            return EngineError(f"Spark is gone: {type(error).__name__}: {error}")
 
     def gate(self, pause: Callable[[], None]) -> None:
         """Before a batch: while somebody stops the query, begin nothing; `pause` ends with Spark's interrupt."""
@@ -169,14 +188,19 @@ def reserve(location: str, sinks: Sequence[TwoPhaseCommitSink]) -> Iterator[Live
     A query that has ended may still be closing its sinks, or hang in one: that holds up nobody but a new query with
     the same location or sinks, which waits for it for a while.
     """
-    ended = [other for other in list(_live.values()) if not other.active]
-    for other in ended:
+    for other in [other for other in list(_live.values()) if not other.active]:
         if other.location == location or _shared(sinks, other):
             other.finish(0.0)
+            if _shared([sink for sink in sinks if sink.name in other.stuck], other):
+                raise CheckpointInUseError(
+                    f"sink {other.stuck[0]!r} of the query at {other.location}, which has ended, still waits for its "
+                    "endpoint: make a new sink object for this query"
+                )
     with _lock:
         for other in list(_live.values()):
             if not other.active:
-                del _live[other.location]
+                if not other.stuck or other.location == location:
+                    del _live[other.location]
             elif other.location == location:
                 raise CheckpointInUseError(
                     f"checkpoint location {location} is used by a query that is running in this process: stop it "

@@ -9,7 +9,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import HoldfastError
-from holdfast.spark.failures import QueryFailedError, from_text, reason
+from holdfast.spark.failures import failure_of
 from holdfast.spark.live import Live
 
 logger = logging.getLogger("holdfast")
@@ -87,7 +87,6 @@ class HoldfastQuery(StreamingQuery):
             self.live.finish(self.live.drain_timeout)
 
     def _failure(self, error: StreamingQueryException) -> HoldfastError:
-        """Ours if it is ours, else one that is both: what code expects of Spark, and what it may expect of us."""
+        """What the run itself knows, else what Spark says."""
         known = self.live.failure if self.live is not None else None
-        known = known or from_text(str(error))
-        return known or QueryFailedError(f"the query failed: {reason(error)}")
+        return known or failure_of(str(error))

@@ -14,8 +14,9 @@ from holdfast.testing.audit import AuditReport, audit
 
 if TYPE_CHECKING:
     from holdfast.testing.contract import ContractError, ContractReport, exercise_sink
+    from holdfast.testing.edge_values import exercise_values
 
-__all__ = ["AuditReport", "ContractError", "ContractReport", "audit", "exercise_sink", "faults"]
+__all__ = ["AuditReport", "ContractError", "ContractReport", "audit", "exercise_sink", "exercise_values", "faults"]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,4 +24,8 @@ def __getattr__(name: str) -> Any:
         from holdfast.testing import contract
 
         return getattr(contract, name)
+    if name == "exercise_values":
+        from holdfast.testing.edge_values import exercise_values
+
+        return exercise_values
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run
 from holdfast.core.model import CheckpointId, Committable, Outcome
+from holdfast.sinks.idempotent import IdempotentSink
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
+from holdfast.sinks.write_ahead import WriteAheadSink
 from holdfast.testing.audit import audit
-from holdfast.testing.local import LocalBatch, LocalQuery, LocalRun, PickledTasks
+from holdfast.testing.local import LocalBatch, LocalQuery, LocalRun, PickledTasks, armed
 
 Row = dict[str, Any]
 GUARANTEES = ("exactly-once", "effectively-once", "at-least-once")
@@ -42,6 +45,30 @@ class NotApplicable(Exception):
     """This check has nothing to say about this sink; the report lists it as skipped, with the reason."""
 
 
+@dataclass(frozen=True)
+class ArmedFault:
+    """A fault that a check armed: `point=mode`, and whether it happened."""
+
+    check: str
+    fault: str
+    fired: bool
+    #: why this point is none of this sink's; empty when it is, or when it fired
+    reason: str = ""
+
+
+def no_point_of(sink: TwoPhaseCommitSink, point: str) -> str:
+    """Why a fault point need not fire for this sink; empty when it should."""
+    if point == "offsets":
+        return "a source with group offsets has this point, no sink"
+    if point == "repair":
+        return "only repair_is_repeated makes an endpoint drop decided work"
+    if point == "commit.sink" and isinstance(sink, IdempotentSink):
+        return "its tasks leave nothing to commit"
+    if point in ("commit.subtask", "commit.mark") and not isinstance(sink, WriteAheadSink):
+        return "its commit has no such step"
+    return ""
+
+
 @dataclass
 class Bench:
     """One check's surroundings; each has its own pipelines, locations and rows, so that all can share an endpoint."""
@@ -55,6 +82,12 @@ class Bench:
     leftovers: Callable[[], Iterable[Hashable]] | None = None
     name: str = "check"
     numbers: Iterable[int] = ()
+    #: see exercise_sink
+    unacceptable: Callable[[], Iterable[pa.RecordBatch]] | None = None
+    changed: Callable[[], TwoPhaseCommitSink] | None = None
+    drop_prepared: Callable[[], None] | None = None
+    ledger: bool = False
+    faults: list[ArmedFault] = field(default_factory=list)
     _baseline: set[Hashable] = field(default_factory=set)
     _folders: list[tempfile.TemporaryDirectory[str]] = field(default_factory=list)
 
@@ -71,6 +104,20 @@ class Bench:
         """Remove the checkpoint locations."""
         while self._folders:
             self._folders.pop().cleanup()
+
+    @contextmanager
+    def armed(self, text: str, *, died: bool = False) -> Iterator[None]:
+        """Arm fault points for the length of a block, and note which of them fired; see local.armed."""
+        fired: dict[str, bool] = {}
+        try:
+            with armed(text, died=died) as fired:
+                yield
+        finally:
+            for part in text.split(","):
+                point = part.partition("=")[0]
+                happened = fired.get(point, False)
+                why = "" if happened else no_point_of(self.make_sink(), point)
+                self.faults.append(ArmedFault(self.name, part, happened, why))
 
     # -- what goes in -----------------------------------------------------------------------------------------------
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.errors import ConfigError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
-from holdfast.testing.bench import GUARANTEES, SCHEMA, Bench, NotApplicable, Row, default_row
+from holdfast.testing.bench import GUARANTEES, SCHEMA, ArmedFault, Bench, NotApplicable, Row, default_row
 from holdfast.testing.checks import CHECKS
 
 _CITED = re.compile(r"\b(?:[A-Z]\d+|rule \d+)\b")
@@ -43,9 +43,35 @@ class ContractReport:
     passed: tuple[str, ...]
     #: check -> why it has nothing to say about this sink
     skipped: Mapping[str, str]
+    #: check -> which fault it armed that did not happen: what it was to show, it has not shown
+    not_exercised: Mapping[str, str] = field(default_factory=dict)
+    #: every fault that was armed, in order
+    faults: tuple[ArmedFault, ...] = ()
+
+    @property
+    def not_fired(self) -> dict[str, str]:
+        """{`point=mode`: why it did not happen}, of the faults that happened in no check."""
+        fired = {fault.fault for fault in self.faults if fault.fired}
+        missing = [fault for fault in self.faults if fault.fault not in fired]
+        return {fault.fault: fault.reason or f"it should have happened in {fault.check}" for fault in missing}
 
     def __str__(self) -> str:
-        return f"{self.sink}: {self.guarantee}, {len(self.passed)} checks passed, {len(self.skipped)} do not apply"
+        text = f"{self.sink}: {self.guarantee}, {len(self.passed)} checks passed, {len(self.skipped)} do not apply"
+        if self.not_exercised:
+            text += f", {len(self.not_exercised)} not exercised ({', '.join(self.not_exercised)})"
+        if self.faults:
+            kinds = {fault.fault for fault in self.faults}
+            text += f"; {len(kinds) - len(self.not_fired)} of {len(kinds)} faults fired"
+        lines = [f"- {fault} did not fire: {why}" for fault, why in self.not_fired.items()]
+        return "\n".join([text, *lines])
+
+
+def _not_exercised(faults: Sequence[ArmedFault]) -> str:
+    """Why a check that armed these has shown nothing: one that applies did not fire, or none did."""
+    missing = [fault for fault in faults if not fault.fired and not fault.reason]
+    if not missing and faults and not any(fault.fired for fault in faults):
+        missing = list(faults)
+    return "; ".join(f"{fault.fault} did not fire" + (f": {fault.reason}" * bool(fault.reason)) for fault in missing)
 
 
 def contracts(check: str) -> list[str]:
@@ -63,6 +89,10 @@ def exercise_sink(
     key: str = "id",
     leftovers: Callable[[], Iterable[Hashable]] | None = None,
     reset: Callable[[], None] | None = None,
+    unacceptable: Callable[[], Iterable[pa.RecordBatch]] | None = None,
+    changed: Callable[[], TwoPhaseCommitSink] | None = None,
+    drop_prepared: Callable[[], None] | None = None,
+    ledger: bool = False,
     only: Collection[str] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> ContractReport:
@@ -80,6 +110,12 @@ def exercise_sink(
     `leftovers` lists whatever is open, prepared or hidden at the endpoint now; with it, forgotten work is found too.
     `reset` is called before each check. `only` names the checks to run. `progress` is told the name of each check
     before it runs.
+
+    For what happens after the decision: `unacceptable` gives record batches, each with a row that the endpoint could
+    never take. `changed` makes the sink, of the same name, with other options. `drop_prepared` makes the endpoint drop
+    all that is prepared. `ledger=True` says that the sink notices an endpoint that was restored or made anew; without
+    it, that is checked only if the sink does. A check that arms a fault which then does not happen is not among
+    `passed`, but in the report's `not_exercised`.
     """
     if guarantee not in GUARANTEES:
         raise ConfigError(f"guarantee must be one of {', '.join(GUARANTEES)}, not {guarantee!r}")
@@ -92,6 +128,8 @@ def exercise_sink(
     passed: list[str] = []
     skipped: dict[str, str] = {}
     failures: dict[str, str] = {}
+    not_exercised: dict[str, str] = {}
+    faults: list[ArmedFault] = []
     first: Exception | None = None
     for name in CHECKS if only is None else only:
         if progress is not None:
@@ -99,19 +137,25 @@ def exercise_sink(
         if reset is not None:
             reset()
         bench = Bench(
-            make_sink, read_rows, guarantee, schema or SCHEMA, make_row or default_row, key, leftovers, name, numbers
-        )
+            make_sink, read_rows, guarantee, schema or SCHEMA, make_row or default_row, key, leftovers, name, numbers,
+            unacceptable, changed, drop_prepared, ledger, faults=[],
+        )  # fmt: skip
         try:
             CHECKS[name](bench)
-            passed.append(name)
+            missing = _not_exercised(bench.faults)
+            if missing:
+                not_exercised[name] = missing
+            else:
+                passed.append(name)
         except NotApplicable as reason:
             skipped[name] = str(reason)
         except Exception as error:  # noqa: BLE001  whatever a sink raises is a finding
             first = first or error
             failures[name] = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
         finally:
+            faults += bench.faults
             bench.close()
     sink = make_sink().name
     if failures:
         raise ContractError(sink, failures, len(passed) + len(failures)) from first
-    return ContractReport(sink, guarantee, tuple(passed), skipped)
+    return ContractReport(sink, guarantee, tuple(passed), skipped, not_exercised, tuple(faults))

@@ -40,6 +40,10 @@ class TaskFailed(Exception):
     """A task was told to fail."""
 
 
+class Died(BaseException):
+    """A driver was told to die: not an Exception, since nobody can catch a death."""
+
+
 def travel(thing: Item) -> Item:
     """The copy that arrives in another process."""
     copy: Item = pickle.loads(cloudpickle.dumps(thing))  # noqa: S301  our own bytes
@@ -200,15 +204,22 @@ class LocalRun:
 
 
 @contextmanager
-def armed(text: str) -> Iterator[None]:
-    """Arm fault points in this process, `point=mode[@n]`, for the length of a block."""
-    faults.parse(text)
+def armed(text: str, *, died: bool = False) -> Iterator[dict[str, bool]]:
+    """Arm fault points in this process, `point=mode[@n]`, for the length of a block; then the dict says which fired.
+
+    With `died` a fault is no error that can be handled or tried again, but the end of the driver.
+    """
+    points, fired = faults.parse(text), dict[str, bool]()
+    raised = vars(faults)["InjectedFault"]
+    vars(faults)["InjectedFault"] = Died if died else raised
     before = {name: os.environ.pop(name, None) for name in (faults.VARIABLE, faults.ONCE)}
     faults._hits.clear()
     os.environ[faults.VARIABLE] = text
     try:
-        yield
+        yield fired
     finally:
+        vars(faults)["InjectedFault"] = raised
+        fired.update({point: faults._hits[point] >= count for point, (_, count) in points.items()})
         faults._hits.clear()
         del os.environ[faults.VARIABLE]
         os.environ.update({name: value for name, value in before.items() if value is not None})

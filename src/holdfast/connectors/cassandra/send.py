@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -10,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from holdfast.committers.cassandra_client import Client, consistency_level
+from holdfast.connectors.cassandra.encode import listed
+from holdfast.connectors.cassandra.rows import ROW, Rows, encode_rows
 from holdfast.connectors.cassandra.table import Table
-from holdfast.connectors.cassandra.types import to_values
+from holdfast.connectors.cassandra.types import parse_type
+from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
     from cassandra.query import BoundStatement, PreparedStatement, Statement
@@ -34,9 +36,11 @@ class Sender:
     def send(self, batch: pa.RecordBatch) -> None:
         """Hand the rows over; an error of an earlier one is raised here or by `finish`."""
         prepared = self._client.prepare(self._table.insert(batch.schema.names))
-        statements: Iterable[Statement] = self._bind(prepared, batch)
+        self._check_types(prepared)
+        rows = encode_rows(self._table, batch)
+        statements: Iterable[Statement] = self._bound(prepared, rows)
         if len(self._table.partition) < len(self._table.key):
-            statements = self._by_partition(statements)
+            statements = self._by_partition(statements, (rows.sizes - ROW).tolist())
         for statement in statements:
             self._window.submit(statement)
 
@@ -44,30 +48,46 @@ class Sender:
         """Wait until all are taken."""
         self._window.drain()
 
-    def _bind(self, prepared: PreparedStatement, batch: pa.RecordBatch) -> Iterator[BoundStatement]:
-        from cassandra.query import UNSET_VALUE
+    def _check_types(self, prepared: PreparedStatement) -> None:
+        """The bytes are those of the types the rows were checked against: the table must still have them."""
+        for column in prepared.column_metadata[:-1]:
+            now, then = parse_type(column.type.cql_parameterized_type()), self._table.type_of(column.name)
+            if not now.like(then):
+                raise ConfigError(
+                    f"column {column.name!r} of {self._table} is {now} now, and was {then} when these rows were decided"
+                )
 
-        columns = []
-        for name in batch.schema.names:
-            values = to_values(batch.column(name), self._table.type_of(name))
-            if not self._keep_nulls:
-                values = [UNSET_VALUE if value is None else value for value in values]
-            columns.append(values)
-        for row in zip(*columns, itertools.repeat(self._write_time)):
-            bound = prepared.bind(row)
-            bound.consistency_level, bound.is_idempotent = self._consistency, True
+    def _bound(self, prepared: PreparedStatement, rows: Rows) -> Iterator[BoundStatement]:
+        """Nothing is converted here: the values are bytes."""
+        from cassandra.query import UNSET_VALUE, BoundStatement
+
+        columns: list[list[Any]] = [listed(column) for column in rows.columns]
+        if not self._keep_nulls:
+            columns = [[UNSET_VALUE if value is None else value for value in column] for column in columns]
+        write_time = self._write_time.to_bytes(8, "big", signed=True)
+        for row in zip(*columns, strict=True):
+            bound = BoundStatement(prepared, consistency_level=self._consistency)
+            bound.values = [*row, write_time]
+            bound.raw_values = ()  # only for its repr
+            bound.is_idempotent = True
             yield bound
 
-    def _by_partition(self, statements: Iterable[BoundStatement]) -> Iterator[Statement]:
+    def _by_partition(self, statements: Iterable[BoundStatement], sizes: list[int]) -> Iterator[Statement]:
         """Unlogged batches of one partition each: one mutation at the replicas, and many times faster."""
         partitions: dict[bytes, list[BoundStatement]] = {}
-        sizes: dict[bytes, int] = {}
-        for bound in statements:
+        bytes_of: dict[bytes, int] = {}
+        for bound, size in zip(statements, sizes, strict=True):
+            if size >= BATCH_BYTES:
+                yield self._together([bound])  # alone: with others it could be more than a mutation may have
+                continue
             key = bound.routing_key
+            if bytes_of.get(key, 0) + size > BATCH_BYTES:
+                del bytes_of[key]
+                yield self._together(partitions.pop(key))
             partitions.setdefault(key, []).append(bound)
-            sizes[key] = sizes.get(key, 0) + sum(len(v) for v in bound.values if isinstance(v, bytes))
-            if len(partitions[key]) >= BATCH_ROWS or sizes[key] >= BATCH_BYTES:
-                del sizes[key]
+            bytes_of[key] = bytes_of.get(key, 0) + size
+            if len(partitions[key]) >= BATCH_ROWS:
+                del bytes_of[key]
                 yield self._together(partitions.pop(key))
         for rows in partitions.values():
             yield self._together(rows)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -12,17 +11,19 @@ import pyarrow as pa
 from holdfast.checkpoint.ports import Run, Tasks
 from holdfast.committers.base import CheckpointCommitter
 from holdfast.committers.cassandra import CassandraCheckpointCommitter
-from holdfast.committers.cassandra_client import borrow, close_idle, reaching
+from holdfast.committers.cassandra_client import borrow, close_idle
 from holdfast.committers.cassandra_settings import check_choice, check_identifier, make_settings
+from holdfast.connectors.cassandra.limits import Limits, read_limits
+from holdfast.connectors.cassandra.rows import check_rows
 from holdfast.connectors.cassandra.send import Sender
 from holdfast.connectors.cassandra.table import Table, describe
-from holdfast.core.model import CheckpointId, Outcome
+from holdfast.core.model import CheckpointId
 from holdfast.core.naming import check_name
+from holdfast.core.units import parse_size
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
 from holdfast.sinks.keys import FindDuplicates, LastRows, only
-from holdfast.sinks.subtask import current_task
-from holdfast.sinks.write_ahead import WriteAheadSink
+from holdfast.sinks.write_ahead import Send, WriteAheadSink
 
 CONSISTENCY = ("LOCAL_QUORUM", "QUORUM", "EACH_QUORUM", "ALL", "LOCAL_ONE", "ONE", "TWO", "THREE")
 NULLS = ("write", "skip")
@@ -52,6 +53,7 @@ class CassandraSink(WriteAheadSink):
         nulls: str = "write",
         consistency: str = "LOCAL_QUORUM",
         concurrency: int = 64,
+        max_mutation: int | str | None = None,
         port: int = 9042,
         username: str | None = None,
         password: str | None = None,
@@ -73,6 +75,7 @@ class CassandraSink(WriteAheadSink):
         self.nulls = check_choice("nulls", nulls, NULLS)
         self.consistency = check_choice("consistency", consistency, CONSISTENCY)
         self.concurrency = concurrency
+        self.max_mutation = None if max_mutation is None else parse_size("max_mutation", max_mutation)
         if committer is None:
             committer = CassandraCheckpointCommitter(
                 contact_points, keyspace, port=port, username=username, password=password, tls=tls, local_dc=local_dc,
@@ -80,14 +83,10 @@ class CassandraSink(WriteAheadSink):
             )  # fmt: skip
         super().__init__(committer=committer, max_pending=max_pending, max_pending_bytes=max_pending_bytes)
         self.name = check_name("name", name or f"cassandra-{keyspace}-{table}"[:100])
-        # Keys differ between the subtasks of a checkpoint, so they need no order; with order_by one task looks at all.
-        self.ordered = order_by is not None
         self._table: Table | None = None
-        #: of the newest checkpoint, in milliseconds
+        self._limits = Limits()
+        #: of the newest checkpoint, in milliseconds; the batch thread's, deliveries have their own in the handles
         self._timestamp = 0
-        #: of the checkpoint being delivered, with order_by: its log files, and in the task the rows to send
-        self._handles: Sequence[Mapping[str, Any]] = ()
-        self._last_rows: dict[int, pa.Array] | None = None
 
     # -- on the driver ----------------------------------------------------------------------------------------------
 
@@ -95,8 +94,9 @@ class CassandraSink(WriteAheadSink):
         """See TwoPhaseCommitSink; a start needs Cassandra, to look at the table and at the marks."""
         try:
             super().open(run)
-            with borrow(self.settings) as client:
+            with borrow(self.settings, self._who) as client:
                 self._table = describe(client, self.keyspace, self.table_name)
+                self._limits = read_limits(client, self.max_mutation)
             if run.schema is not None:
                 self._check_columns(run.schema)
         finally:
@@ -128,59 +128,77 @@ class CassandraSink(WriteAheadSink):
                     "query"
                 )
 
-    def commit(
-        self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
-    ) -> Outcome | None:
-        """See WriteAheadSink."""
-        # Goes to the task with the sink: which row of a key is the last is seen in all subtasks' rows together.
-        self._handles = sorted(committables, key=lambda c: c["subtask"]) if self.order_by is not None else ()
-        self._last_rows = None
-        return super().commit(checkpoint_id, committables, tasks)
+    def _groups(self, handles: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Mapping[str, Any]]]:
+        """Keys differ between subtasks, so these need no order; with order_by one task looks at all of them."""
+        ordered = any(self._plan(handle).order_by is not None for handle in handles)
+        return [handles] if ordered else [[handle] for handle in handles]
 
     # -- in the task ------------------------------------------------------------------------------------------------
 
     def write(self, txn: wal.LogWriter, batch: pa.RecordBatch) -> None:
-        """See TwoPhaseCommitSink."""
+        """See TwoPhaseCommitSink; every value is encoded here once, so that none can fail when it is decided."""
         self._check_columns(batch.schema)
-        self.table.check_rows(self.name, batch)
+        check_rows(self.name, self.table, self._limits, batch)
         super().write(txn, batch)
 
     def pre_commit(self, txn: wal.LogWriter) -> Mapping[str, Any] | None:
-        """The time of a checkpoint is later than that of the one before, also when the driver's clock is set back."""
+        """The rows, and all it takes to send them (rule 16).
+
+        The time of a checkpoint is later than that of the one before, also when the driver's clock is set back.
+        """
         handle = dict(txn.seal())
         handle["timestamp"] = max(handle["timestamp"], self._timestamp + 1)
-        return handle
+        return {**handle, **self._plan(None).to_json()}
+
+    def _sending(self, handles: Sequence[Mapping[str, Any]], checkpoint_id: CheckpointId) -> Send:
+        """See WriteAheadSink; as it was decided, whatever the options are now."""
+        last = _LastRows(self.run.location, handles)
+
+        def send(handle: Mapping[str, Any], values: Iterator[pa.RecordBatch]) -> bool:
+            plan = self._plan(handle)
+            if plan.order_by is not None:
+                values = only(values, last.of(handle, plan.table, plan.order_by))
+            return self._send(plan, values, checkpoint_id, handle["timestamp"])
+
+        return send
 
     def send_values(self, values: Iterator[pa.RecordBatch], checkpoint_id: CheckpointId, timestamp: int) -> bool:
-        """See WriteAheadSink."""
-        if self.order_by is not None:
-            values = self._last_of_each_key(values, self.order_by)
-        with borrow(self.settings) as client:
-            client.know_replicas(self.keyspace)
-            sender = Sender(
-                client, self.table, timestamp * 1000, consistency=self.consistency, concurrency=self.concurrency,
-                keep_nulls=self.nulls == "write",
-            )  # fmt: skip
-            try:
-                with reaching(self.settings):
-                    for batch in values:
-                        sender.send(batch)
-                    sender.finish()
-            except (ConfigError, TypeError, ValueError, struct.error) as error:
-                raise RowError(
-                    f"sink {self.name!r}: rows of checkpoint {checkpoint_id} do not go into table {self.table}: "
-                    f"{error}. Nothing is lost, its rows are in the log: change the table or the rights so that it "
-                    "takes them, then start the query again"
-                ) from error
+        """See WriteAheadSink; sends all these rows, with the options of now."""
+        return self._send(self._plan(None), values, checkpoint_id, timestamp)
+
+    def _send(self, plan: _Plan, values: Iterator[pa.RecordBatch], checkpoint_id: CheckpointId, timestamp: int) -> bool:
+        try:
+            with borrow(self.settings, self._who) as client:
+                client.know_replicas(plan.table.keyspace)
+                sender = Sender(
+                    client, plan.table, timestamp * 1000, consistency=plan.consistency, concurrency=self.concurrency,
+                    keep_nulls=plan.nulls == "write",
+                )  # fmt: skip
+                for batch in values:
+                    sender.send(batch)
+                sender.finish()
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error}. Rows of checkpoint {checkpoint_id} are decided and were to go into table {plan.table}: the "
+                "table, the rights or the limits of the cluster are not what they must be. Nothing is lost, the rows "
+                "are in the log: mend it so that it takes them, then start the query again"
+            ) from error
         return True
 
-    def _last_of_each_key(self, values: Iterator[pa.RecordBatch], order_by: str) -> Iterator[pa.RecordBatch]:
-        """Only the rows that are the last of their key in the whole checkpoint."""
-        if self._last_rows is None:
-            find = LastRows(self.run.location, self.table.key, order_by, _Normalised(self.table))
-            subtasks = [handle["subtask"] for handle in self._handles]
-            self._last_rows = dict(zip(subtasks, find(self._handles), strict=True))
-        return only(values, self._last_rows[current_task().subtask])
+    def _plan(self, handle: Mapping[str, Any] | None) -> _Plan:
+        """How to send: as a handle says, and what it does not say (a new one, or of version 1) as the options say."""
+        if handle is not None and "columns" in handle:
+            return _Plan(Table.from_json(handle), handle["order_by"], handle["nulls"], handle["consistency"])
+        return _Plan(self.table, self.order_by, self.nulls, self.consistency)
+
+    @property
+    def address(self) -> str:
+        """See TwoPhaseCommitSink."""
+        return f"{self.settings.hosts}, {self.keyspace}.{self.table_name}"
+
+    @property
+    def _who(self) -> str:
+        return f"sink {self.name!r}"
 
     @property
     def table(self) -> Table:
@@ -208,6 +226,36 @@ class CassandraSink(WriteAheadSink):
             )
         if pa.types.is_nested(schema.field(self.order_by).type):
             raise ConfigError(f"sink {self.name!r}: order_by={self.order_by!r} has no order: take a plain column")
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """All it takes to send decided rows."""
+
+    table: Table
+    order_by: str | None
+    nulls: str
+    consistency: str
+
+    def to_json(self) -> dict[str, Any]:
+        options = {"order_by": self.order_by, "nulls": self.nulls, "consistency": self.consistency}
+        return {"version": 2, **self.table.to_json(), **options}
+
+
+@dataclass
+class _LastRows:
+    """Which row of a key is the last is seen in the rows of all subtasks together, when the first of them is sent."""
+
+    location: str
+    handles: Sequence[Mapping[str, Any]]
+    _found: dict[int, pa.Array] = field(default_factory=dict)
+
+    def of(self, handle: Mapping[str, Any], table: Table, order_by: str) -> pa.Array:
+        """The numbers of the rows of this handle that are sent."""
+        if not self._found:
+            find = LastRows(self.location, table.key, order_by, _Normalised(table))
+            self._found = {h["subtask"]: rows for h, rows in zip(self.handles, find(self.handles), strict=True)}
+        return self._found[handle["subtask"]]
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.committers.cassandra_client import Client
 from holdfast.committers.cassandra_settings import quote
-from holdfast.connectors.cassandra.types import CqlType, expected, fits, normalise, parse_type, problem
-from holdfast.errors import ConfigError, RowError
+from holdfast.connectors.cassandra.limits import Indexed, read_indexed
+from holdfast.connectors.cassandra.types import CqlType, expected, fits, normalise, parse_type
+from holdfast.errors import ConfigError
 
 _DESCRIBE = (
     "SELECT column_name, kind, position, type FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?"
 )
 _KEYS = ("partition_key", "clustering")
-#: Cassandra's limit for the bytes of a key.
-_LONGEST_KEY = 65535
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,13 @@ class Column:
     kind: str
     position: int
     type: CqlType
+    #: what an index or a view asks of its values
+    indexed: Indexed | None = None
+
+    @property
+    def is_key(self) -> bool:
+        """Whether it is part of the primary key."""
+        return self.kind in _KEYS
 
 
 @dataclass(frozen=True)
@@ -55,9 +62,25 @@ class Table:
         """By its name."""
         return next((c for c in self.columns if c.name == name), None)
 
+    def __getitem__(self, name: str) -> Column:
+        return next(c for c in self.columns if c.name == name)
+
     def type_of(self, name: str) -> CqlType:
         """The type of a column that is there."""
-        return next(c.type for c in self.columns if c.name == name)
+        return self[name].type
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, for a committable: which table, and what it was when the rows were checked."""
+        columns = [[c.name, c.kind, c.position, str(c.type)] for c in self.columns]
+        return {"keyspace": self.keyspace, "table": self.name, "columns": columns}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Table:
+        """Read back."""
+        columns = tuple(
+            Column(name, kind, position, parse_type(text)) for name, kind, position, text in data["columns"]
+        )
+        return cls(data["keyspace"], data["table"], columns)
 
     def insert(self, names: list[str]) -> str:
         """The statement for rows of these columns; its last value is the write time."""
@@ -107,31 +130,6 @@ class Table:
             return [f"column {field.name!r} is {column.type} and the DataFrame's is {field.type}: {way}"]
         return []
 
-    def check_rows(self, sink: str, batch: pa.RecordBatch) -> None:
-        """Find now what Cassandra would refuse later, when the checkpoint is decided and has to be delivered."""
-        for name in batch.schema.names:
-            column = self.column(name)
-            assert column is not None
-            values = batch.column(name)
-            why = self._key_problem(column, values) if column.kind in _KEYS else None
-            why = why or problem(values, column.type)
-            if why:
-                raise RowError(
-                    f"sink {sink!r}: a row does not go into table {self}, column {name!r} ({column.type}): {why}. "
-                    "Filter such rows out, or mend them in the query"
-                )
-
-    def _key_problem(self, column: Column, values: pa.Array) -> str | None:
-        if values.null_count:
-            return "it has no value, and the column is part of the primary key"
-        if fits(CqlType("text"), values.type) or fits(CqlType("blob"), values.type):
-            lengths = pc.binary_length(values)
-            if pc.max(lengths).as_py() > _LONGEST_KEY:
-                return f"it is longer than {_LONGEST_KEY} bytes, and the column is part of the primary key"
-            if self.partition == (column.name,) and pc.min(lengths).as_py() == 0:
-                return "it is empty, and the column is the partition key"
-        return None
-
     def normalised_key(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The key columns as Cassandra compares them."""
         arrays = [normalise(batch.column(name), self.type_of(name)) for name in self.key]
@@ -146,7 +144,11 @@ def describe(client: Client, keyspace: str, name: str) -> Table:
         raise ConfigError(f"there is no table {where} (upper and lower case count): create it, with its primary key")
     order = {kind: number for number, kind in enumerate((*_KEYS, "static", "regular"))}
     rows.sort(key=lambda row: (order[row.kind], row.position, row.column_name))
-    columns = tuple(Column(row.column_name, row.kind, row.position, parse_type(row.type)) for row in rows)
+    indexed = read_indexed(client, keyspace, name)
+    columns = tuple(
+        Column(row.column_name, row.kind, row.position, parse_type(row.type), indexed.get(row.column_name))
+        for row in rows
+    )
     counters = [c.name for c in columns if c.type.name == "counter"]
     if counters:
         raise ConfigError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from holdfast.connectors.files.marks import Mark, read_marks
 from holdfast.connectors.files.parts import IPC, Folder, Hashing, check_part, checksum, read_part, read_schema
 from holdfast.connectors.files.rolling import Part, Roll
 from holdfast.core import faults
-from holdfast.errors import RecordError
+from holdfast.errors import LostError, RecordError, RowError
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,6 @@ class Complete:
     sink: str
     lineage: str
     generation: int
-    format: str
-    compression: str
 
     def __call__(self, roll: Roll) -> Done:
         """The roll, done."""
@@ -57,13 +55,24 @@ class Complete:
         for part in roll.parts:
             check_part(folder, part)
         schema = read_schema(folder, roll.parts[0].file)
+        try:
+            return self._publish(folder, roll, schema)
+        except (pa.ArrowInvalid, pa.ArrowCapacityError, UnicodeError) as error:
+            # Rows are proved before they are decided; those of the first version were not.
+            raise RowError(
+                f"sink {self.sink!r}: rows of checkpoints {roll.parts[0].first} to {roll.parts[-1].last} cannot be "
+                f"written into {folder.url(roll.target)}: {error}. They wait below {folder.url(folder.home)}: give "
+                "them up with `holdfast resolve`"
+            ) from error
+
+    def _publish(self, folder: Folder, roll: Roll, schema: pa.Schema) -> Done:
         with folder.publish(roll.target, self.lineage, self.generation, hidden=roll.hidden) as file:
             out = Hashing(file)
             rows = _rows(folder, roll.parts)
             if roll.hidden:
                 _write_ipc(out, schema, rows)
             else:
-                form, compression = of_file(roll.target, self.format, self.compression)
+                form, compression = of_file(roll.target, roll.parts[0].format, roll.parts[0].compression)
                 form.write(out, schema, rows, compression)
         return Done(roll.number, out.length, out.hexdigest())
 
@@ -74,13 +83,21 @@ class Complete:
         return read_marks(folder).get(self.lineage, Mark()).roll >= roll.number
 
     def _explain(self, folder: Folder, roll: Roll) -> None:
-        for part in roll.parts:
-            name = folder.hidden(part.file)
-            if not folder.exists(name):
-                raise RecordError(
-                    f"{folder.url(name)} is missing, and with it {part.rows} rows of checkpoints {part.first} to "
-                    f"{part.last} that are decided and in no committed file: restore it from a copy of the folder"
-                ) from None
+        gone = [part for part in roll.parts if not folder.exists(folder.hidden(part.file))]
+        if gone:
+            raise lost(folder, self.sink, gone) from None
+
+
+def lost(folder: Folder, sink: str, parts: Sequence[Part]) -> LostError:
+    """Parts that are gone and in no committed file; `lost` has their files, which the sink knows as committables."""
+    rows, first = sum(part.rows for part in parts), min(part.first for part in parts)
+    more = "" if len(parts) == 1 else f" and {len(parts) - 1} more"
+    return LostError(
+        f"sink {sink!r}: {folder.url(folder.hidden(parts[0].file))}{more} is missing, and with it {rows} rows of "
+        f"checkpoints {first} to {max(part.last for part in parts)} that are decided and in no committed file: restore "
+        "it from a copy of the folder, or give these rows up with `holdfast resolve`",
+        lost=[{"file": part.file, "first": part.first, "last": part.last, "rows": part.rows} for part in parts],
+    )
 
 
 def _target(folder: Folder, roll: Roll) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import LoopTasks, Run
+from holdfast.checkpoint.runs import note_command
 from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.upkeep import keep_up
 from holdfast.connectors.files.marks import Mark, read_marks
@@ -48,6 +49,7 @@ def flush(storage: Storage, pipeline: str, lineage: str) -> list[Flushed]:
     if not waiting(log, lineage):
         return []
     log.start()
+    note_command(storage, log.generation, "flush")
     done = []
     for name, saved in waiting(log, log.lineage).items():
         options = saved["options"]

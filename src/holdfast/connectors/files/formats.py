@@ -6,19 +6,25 @@ import gzip
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 
 from holdfast.connectors.files import jsonlines
 from holdfast.errors import ConfigError
+from holdfast.sinks.values import holds
 
 #: a Parquet row group: enough rows for good encoding, few enough to be held in memory
 ROW_GROUP_ROWS, ROW_GROUP_BYTES = 1_000_000, 64 * 2**20
-#: rows that are turned into text at once
-_TEXT_ROWS = 16_384
+#: rows that are turned into text at once, and their size: as JSON a byte can become six, and Arrow's text ends at 2 GB
+_TEXT_ROWS, _TEXT_BYTES = 16_384, 256 * 2**20
+
+
+_ROWS_ONLY = pc_csv.WriteOptions(include_header=False)
 
 
 class Output(Protocol):
@@ -37,7 +43,7 @@ def _write_parquet(file: Output, schema: pa.Schema, batches: Iterable[pa.RecordB
 def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
     collected: list[pa.RecordBatch] = []
     rows = size = 0
-    for batch in batches:
+    for batch in chain.from_iterable(halves(batch, 8 * ROW_GROUP_BYTES) for batch in batches):
         collected.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
@@ -51,19 +57,59 @@ def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterato
 def _write_json(file: Output, schema: pa.Schema, batches: Iterable[pa.RecordBatch], compression: str) -> None:
     with _Text(file, compression) as text:
         for batch in _slices(batches):
-            text.write(jsonlines.encode(batch))
+            for lines in _lines(batch):
+                text.write(lines)
+
+
+def _lines(batch: pa.RecordBatch) -> Iterator[bytes]:
+    """Lines of JSON; in two halves when names of fields, which are in every row, make them longer than Arrow's text."""
+    try:
+        yield jsonlines.encode(batch)
+    except (pa.ArrowInvalid, pa.ArrowCapacityError):
+        if batch.num_rows <= 1:
+            raise
+        for half in (batch.slice(0, batch.num_rows // 2), batch.slice(batch.num_rows // 2)):
+            yield from _lines(half)
 
 
 def _write_csv(file: Output, schema: pa.Schema, batches: Iterable[pa.RecordBatch], compression: str) -> None:
     with _Text(file, compression) as text, pc_csv.CSVWriter(text, schema) as writer:
         for batch in _slices(batches):
-            writer.write_batch(batch)
+            odd = _with_named_floats(batch)
+            if odd is batch:
+                writer.write_batch(batch)
+                continue
+            with pc_csv.CSVWriter(text, odd.schema, write_options=_ROWS_ONLY) as other:
+                other.write_batch(odd)
+
+
+def _with_named_floats(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """NaN and the infinities in quotes, by Spark's names: bare, Arrow reads the one as null and Spark none of them."""
+    for index, field in enumerate(batch.schema):
+        column = batch.column(index)
+        if not pa.types.is_floating(field.type) or pc.all(pc.is_finite(column), skip_nulls=True).as_py() is not False:
+            continue
+        text = column.cast(pa.string())
+        for found, name in (("nan", "NaN"), ("-nan", "NaN"), ("inf", "Inf"), ("-inf", "-Inf")):
+            text = pc.if_else(pc.equal(text, found), name, text)
+        batch = batch.set_column(index, field.name, text)
+    return batch
 
 
 def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for start in range(0, batch.num_rows, _TEXT_ROWS):
-            yield batch.slice(start, _TEXT_ROWS)
+            yield from halves(batch.slice(start, _TEXT_ROWS), _TEXT_BYTES)
+
+
+def halves(batch: pa.RecordBatch, limit: int) -> Iterator[pa.RecordBatch]:
+    """The rows in pieces that are no larger than that, if they are more than one row."""
+    if batch.num_rows <= 1 or batch.nbytes <= limit:
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from halves(batch.slice(0, middle), limit)
+    yield from halves(batch.slice(middle), limit)
 
 
 class _Text:
@@ -100,8 +146,25 @@ def _flat(kind: pa.DataType) -> bool:
 
 
 def _has_parquet_type(kind: pa.DataType) -> bool:
-    """Nothing but nulls is of no type; an interval would be read back as a number by all but Arrow."""
-    return not (pa.types.is_null(kind) or pa.types.is_duration(kind))
+    """Nothing but nulls is of no type; an interval would be read back as a number by all but Arrow.
+
+    The same inside of structs, lists and maps; a struct without fields has no place in a Parquet file.
+    """
+    return not holds(kind, _is_unknown_to_parquet)
+
+
+def _is_unknown_to_parquet(kind: pa.DataType) -> bool:
+    types = pa.types
+    empty = types.is_struct(kind) and kind.num_fields == 0
+    return bool(types.is_null(kind) or types.is_duration(kind) or types.is_interval(kind) or empty)
+
+
+def _has_twins(kind: pa.DataType) -> bool:
+    """Whether a struct has two fields of one name: no reader can tell them apart."""
+    if not pa.types.is_struct(kind):
+        return False
+    names = [field.name for field in kind]
+    return len(names) > len(set(names))
 
 
 @dataclass(frozen=True)
@@ -158,6 +221,11 @@ def choose(name: object, compression: object) -> tuple[Format, str]:
     return chosen, str(picked)
 
 
+def suffix(name: str, compression: str) -> str:
+    """How the names of such files end."""
+    return FORMATS[name].suffix + FORMATS[name].compressions[compression]
+
+
 def of_file(file: str, name: str, compression: str) -> tuple[Format, str]:
     """How a planned file is written: its name says it, whatever the sink's options have become since."""
     chosen = FORMATS[name]
@@ -175,6 +243,10 @@ def check_types(sink: str, name: str, schema: pa.Schema) -> None:
     if twice:
         raise ConfigError(f"sink {sink!r}: two columns are named {twice[0]!r}: rename one")
     for field in schema:
+        if holds(field.type, _has_twins):
+            raise ConfigError(
+                f"sink {sink!r}: column {field.name!r} has a struct with two fields of one name: rename one"
+            )
         if not FORMATS[name].holds(field.type):
             raise ConfigError(
                 f"sink {sink!r}: column {field.name!r} is of type {field.type}, which {name} cannot hold: "

@@ -8,23 +8,26 @@ it, so that an older driver never removes a newer one's.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from holdfast.checkpoint.storage import LocalStorage, Storage, fsync_folder, make_folder, open_storage
+from holdfast.checkpoint.trouble import told
 from holdfast.connectors.files.rolling import Part
 from holdfast.core.model import Committable
 from holdfast.core.naming import Task, escape
 from holdfast.core.recovery import Leftover, may_undo
 from holdfast.errors import RecordError
 
+logger = logging.getLogger("holdfast")
 HIDDEN = "_holdfast"
-_PART = re.compile(r"(?:0|[1-9]\d*)-(0|[1-9]\d*)-(?:0|[1-9]\d*)-(?:0|[1-9]\d*)-[0-9a-f]{32}\.arrow")
+_PART = re.compile(r"(0|[1-9]\d*)-(0|[1-9]\d*)-(?:0|[1-9]\d*)-(?:0|[1-9]\d*)-[0-9a-f]{32}\.arrow")
 _MERGED = re.compile(r"(0|[1-9]\d*)-merged-(?:0|[1-9]\d*)\.arrow")
 _TEMPORARY = re.compile(r"(0|[1-9]\d*)-[0-9a-f]{32}\.tmp")
 _CHUNK = 1 << 20
@@ -48,13 +51,19 @@ class Folder:
 
     def exists(self, name: str) -> bool:
         """Whether there is such a file below the root."""
-        if isinstance(self.storage, LocalStorage):
-            return (self.storage.root / name).exists()
         try:
-            self.storage.reader(name).close()
+            self.storage.size(name)
         except FileNotFoundError:
             return False
         return True
+
+    def holds(self, part: Part) -> bool:
+        """Whether a part is there with the length it was sealed with."""
+        try:
+            size = self.storage.size(self.hidden(part.file))
+        except FileNotFoundError:
+            return False
+        return part.sha256 is None or size == part.bytes
 
     def delete_parts(self, files: Iterable[str]) -> None:
         """Remove hidden files that are not needed any more."""
@@ -63,14 +72,38 @@ class Folder:
 
     def sweep(self, lineage: str, generation: int, keep: set[str]) -> None:
         """Remove parts and temporary files of this lineage and generation, or an older one, that nobody refers to."""
-        prefix = f"{self.home}/"
-        for folder, patterns in ((f"parts/{lineage}", (_PART, _MERGED)), (f"tmp/{lineage}", (_TEMPORARY,))):
-            for file in self.storage.names(self.hidden(folder)):
-                match = next(filter(None, (pattern.fullmatch(file) for pattern in patterns)), None)
-                name = f"{folder}/{file}"
-                named = [Committable("", 0, name)] if name in keep else []
-                if match is not None and may_undo(Leftover(int(match[1]), name), generation, named):
-                    self.storage.delete(prefix + name)
+        for name in self._found(lineage):
+            match = _generation(name)
+            named = [Committable("", 0, name)] if name in keep else []
+            if match is not None and may_undo(Leftover(match, name), generation, named):
+                self.storage.delete(self.hidden(name))
+
+    def set_aside(self, committed: Mapping[str, int], keep: set[str]) -> int:
+        """A take-over removes what other lineages prepared and did not commit; returns how many parts it leaves.
+
+        `committed` has the last committed checkpoint of each lineage: parts up to it hold rows that were decided and
+        wait for their file. They are another location's, which may still want them.
+        """
+        left = 0
+        for lineage, last in committed.items():
+            for name in self._found(lineage):
+                match = _PART.fullmatch(name.rpartition("/")[2])
+                if name in keep or _generation(name) is None:
+                    continue
+                if name.startswith("tmp/") or (match is not None and int(match[1]) > last):
+                    self.storage.delete(self.hidden(name))
+                else:
+                    left += 1
+        return left
+
+    def lineages(self) -> set[str]:
+        """Everyone who has parts here."""
+        prefix = self.hidden("parts/")
+        return {name.removeprefix(prefix).partition("/")[0] for name in self.storage.walk(self.hidden("parts"))}
+
+    def _found(self, lineage: str) -> list[str]:
+        folders = (f"parts/{lineage}", f"tmp/{lineage}")
+        return [f"{folder}/{file}" for folder in folders for file in self.storage.names(self.hidden(folder))]
 
     @contextmanager
     def publish(self, target: str, lineage: str, generation: int, *, hidden: bool) -> Iterator[BinaryIO]:
@@ -91,12 +124,24 @@ class Folder:
     def _rename(self, storage: LocalStorage, temporary: str, name: str) -> None:
         path = storage.root / name
         make_folder(path.parent)
-        (storage.root / temporary).replace(path)
-        # Also the folders above it: another may have made them and been killed before their names were durable.
-        for folder in path.parents:
-            fsync_folder(folder)
-            if folder == storage.root:
-                break
+        with told(path, "written"):
+            (storage.root / temporary).replace(path)
+            # Also the folders above it: another may have made them and been killed before their names were durable.
+            for folder in path.parents:
+                fsync_folder(folder)
+                if folder == storage.root:
+                    break
+
+
+def _generation(name: str) -> int | None:
+    """Of a name of ours; None for any other."""
+    folder, _, file = name.rpartition("/")
+    if folder.startswith("tmp/"):
+        match = _TEMPORARY.fullmatch(file)
+        return None if match is None else int(match[1])
+    if match := _PART.fullmatch(file):
+        return int(match[2])
+    return int(match[1]) if (match := _MERGED.fullmatch(file)) else None
 
 
 class PartWriter:
@@ -200,7 +245,8 @@ def check_part(folder: Folder, part: Part) -> None:
     if part.sha256 is not None and (length, digest) != (part.bytes, part.sha256):
         raise RecordError(
             f"{folder.url(folder.hidden(part.file))} is damaged ({length} bytes, {part.bytes} were sealed): "
-            f"{part.rows} rows wait in it and none of them was committed. Restore it from a copy of the folder"
+            f"{part.rows} rows wait in it and none of them was committed. Restore it from a copy of the folder; "
+            "without one, remove this file: then the next start names what is lost, and how to go on"
         )
 
 
@@ -208,6 +254,17 @@ def read_part(folder: Folder, file: str) -> Iterator[pa.RecordBatch]:
     """The rows of a part, as a stream."""
     with folder.storage.reader(folder.hidden(file)) as source, pa.ipc.open_stream(source) as stream:
         yield from stream
+
+
+def read_what_is_left(folder: Folder, parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
+    """The rows of parts for a report; what is missing or damaged is told in the program's log and left out."""
+    for part in parts:
+        try:
+            check_part(folder, part)
+        except (FileNotFoundError, RecordError) as error:
+            logger.warning("%d rows cannot be read back: %s", part.rows, error)
+            continue
+        yield from read_part(folder, part.file)
 
 
 def read_schema(folder: Folder, file: str) -> pa.Schema:

@@ -57,7 +57,7 @@ class Rolling:
 
 @dataclass(frozen=True)
 class Part:
-    """Decided rows of one bucket and schema in one hidden file."""
+    """Decided rows of one bucket, schema and format in one hidden file."""
 
     file: str
     bucket: str
@@ -73,6 +73,9 @@ class Part:
     until: int
     #: how often its rows were merged
     level: int = 0
+    #: what its rows were proved to go into when they were decided (rule 16); empty in records of the first version
+    format: str = ""
+    compression: str = ""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Part:
@@ -131,9 +134,9 @@ def plan(
     `ratio` is how large a file was for the parts it was made of. Order is kept: within a bucket, rows that came first
     are in the file that is completed first.
     """
-    together: dict[tuple[str, str], list[Part]] = {}
+    together: dict[tuple[str, ...], list[Part]] = {}
     for part in parts:
-        together.setdefault((part.bucket, part.schema), []).append(part)
+        together.setdefault((part.bucket, part.schema, part.format, part.compression), []).append(part)
     files: list[Group] = []
     waiting: list[Part | Group] = []
     for group in together.values():

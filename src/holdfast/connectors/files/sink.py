@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run, Tasks
 from holdfast.connectors.files import formats
-from holdfast.connectors.files.buckets import Buckets, TimeBucket
 from holdfast.connectors.files.complete import Complete, Done
-from holdfast.connectors.files.marks import Mark, read_marks, remove_others, write_mark
-from holdfast.connectors.files.parts import Folder
-from holdfast.connectors.files.rolling import Part, Rolling
+from holdfast.connectors.files.marks import Mark, read_marks, write_mark
+from holdfast.connectors.files.options import FileTasks
+from holdfast.connectors.files.parts import Folder, read_what_is_left
+from holdfast.connectors.files.proof import check_place
+from holdfast.connectors.files.rolling import Part
+from holdfast.connectors.files.starting import (
+    after_take_over,
+    check_change,
+    committed_by,
+    given_up,
+    leave_out,
+    missing_parts,
+    restored,
+    set_others_aside,
+)
 from holdfast.connectors.files.state import Names, State
-from holdfast.connectors.files.task import TaskFiles
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Outcome
-from holdfast.core.naming import Task, check_name
-from holdfast.errors import ConfigError, StaleCheckpointError
+from holdfast.errors import ConfigError, LostError, StaleCheckpointError
 from holdfast.sinks.ledger import WAYS_OUT, check_ledger
-from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
-logger = logging.getLogger("holdfast")
-#: Where an object is there as a whole or not at all.
-STORES = ("file", "s3", "s3a", "s3n", "gs", "gcs", "az", "abfs", "abfss")
 #: smaller files say little about how large a file becomes
 _TELLING = 1 << 20
 
 
-class FileSink(TwoPhaseCommitSink):
+class FileSink(FileTasks):
     """Exactly-once into a folder: readers that skip hidden files see committed rows only, each once, in whole files.
 
     Needs a folder that driver and executors reach: a local disk on one machine, or an object store. Rows of many
@@ -43,67 +46,25 @@ class FileSink(TwoPhaseCommitSink):
     decided rows wait there.
     """
 
-    def __init__(
-        self,
-        path: str,
-        format: str = "parquet",
-        *,
-        bucket_by: str | TimeBucket | Sequence[str | TimeBucket] = (),
-        rolling: Rolling | None = None,
-        compression: str | None = None,
-        name: str | None = None,
-    ) -> None:
-        if not isinstance(path, str | Path) or not str(path).strip("/"):
-            raise ConfigError(f"path must be a folder or the URL of one, not {path!r}")
-        if rolling is not None and not isinstance(rolling, Rolling):
-            raise ConfigError(f"rolling must be hf.Rolling(size=..., age=..., inactivity=...), not {rolling!r}")
-        text = str(path)
-        scheme, _, rest = text.partition("://")
-        if rest and scheme not in STORES:
-            raise ConfigError(
-                f"path must be local or on one of {', '.join(STORES)}, where a file appears as a whole: on {scheme!r} "
-                "a file that a killed driver left half written would be taken for a committed one"
-            )
-        self.path = text.rstrip("/") if ":" in text.split("/")[0] else str(Path(text).absolute())
-        self._format, self.compression = formats.choose(format, compression)
-        self.format = format
-        self.buckets = Buckets.of(bucket_by)
-        self.rolling = rolling or Rolling()
-        self.name = check_name("name", name or _default_name(self.path))
-        self._run: Run | None = None
-        self._reset()
+    _run: Run | None = None
 
     def _reset(self) -> None:
+        """Nothing is known of any run."""
         #: as the last record has it, and as the next decision will have it
         self._state = State()
         self._next: State | None = None
         self._fresh: list[Part] = []
         self._columns: tuple[tuple[str, str], ...] = ()
         self._mark = Mark()
+        #: what is looked at once a start: the state as it was read, and what is owed of it
+        self._starting = True
+        self._looked_for_lost = False
         #: files and rows this run has made visible
         self.completed: Counter[str] = Counter()
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks need the options, not what the driver remembers."""
         return {**self.__dict__, "_run": None, "_state": State(), "_next": None, "_fresh": [], "_mark": Mark()}
-
-    # -- in the task ------------------------------------------------------------------------------------------------
-
-    def begin(self, task: Task) -> TaskFiles:
-        """See TwoPhaseCommitSink."""
-        return TaskFiles(self._folder(task.pipeline), task, self.buckets, self.rolling.size_bytes)
-
-    def write(self, txn: TaskFiles, batch: pa.RecordBatch) -> None:
-        """See TwoPhaseCommitSink."""
-        txn.write(batch)
-
-    def pre_commit(self, txn: TaskFiles) -> Mapping[str, Any] | None:
-        """See TwoPhaseCommitSink."""
-        return {"version": 1, "columns": txn.columns, "parts": txn.seal()}
-
-    def abort(self, txn: TaskFiles) -> None:
-        """See TwoPhaseCommitSink."""
-        txn.discard()
 
     # -- on the driver: starting -----------------------------------------------------------------------------------
 
@@ -114,12 +75,15 @@ class FileSink(TwoPhaseCommitSink):
         if run.schema is not None:
             self._check(run.schema)
         folder = self._folder()
-        if run.take_over:
-            write_mark(folder, run.lineage, Mark())
-            remove_others(folder, run.lineage)
-        marks = read_marks(folder)
-        where = f"the ledger of sink {self.name!r} in {self.path}"
-        check_ledger(run, where, {lineage: mark.checkpoint for lineage, mark in marks.items()})
+        check_place(self.name, folder.home, folder.storage.longest, self.path)
+        with self._told():
+            if run.take_over:
+                # Marks of others are set aside with their work, in `recover`.
+                write_mark(folder, run.lineage, Mark(committed_by(run, self.name)))
+            marks = read_marks(folder)
+        known = {lineage: mark.checkpoint for lineage, mark in marks.items()}
+        ours = {run.lineage: known[run.lineage]} if run.take_over else known
+        check_ledger(run, self._where, ours)
         self._mark = marks.get(run.lineage, Mark())
 
     def initialize_state(self, state: Any) -> None:
@@ -130,11 +94,31 @@ class FileSink(TwoPhaseCommitSink):
                 f"sink {self.name!r} has completed more files in {self.path} than the checkpoint location "
                 f"{self.run.location} knows of: it is an old copy. {WAYS_OUT}"
             )
-        if state is not None:
-            self._check_place(state["options"])
-        if self._run is not None and self._run.take_over:
-            self._state = self._without_missing(self._state)
-        self._check_change()
+        with self._told():
+            moved = state is not None and self._moved_from(state["options"]["path"])
+            if self.run.take_over:
+                self._state = after_take_over(self.name, self.path, self._folder(), self._state)
+            if self._starting:
+                self._starting = False
+                self._check_restored(moved=moved)
+        if self.run.schema is not None and self._format.typed:
+            check_change(self.name, self.path, self._state, self._in_files(self.run.schema))
+
+    def _check_restored(self, *, moved: bool) -> None:
+        """What was committed here must be known here, and what waits for its file be there (rule 15)."""
+        run, committed, folder = self.run, committed_by(self.run, self.name), self._folder()
+        if moved and committed > self._mark.checkpoint:
+            self._advance_mark(folder, Mark(committed))
+        check_ledger(run, self._where, {run.lineage: self._mark.checkpoint}, sink=self.name)
+        gone = [part for part in self._missing(folder) if part.first <= committed]
+        if gone:
+            raise restored(run, self.name, folder, gone, committed)
+
+    def _missing(self, folder: Folder) -> list[Part]:
+        """Parts that should be there; another driver that is about to stop may have completed their files just now."""
+        if missing_parts(folder, self._state, self._mark.roll):
+            self._mark = self._mark.join(read_marks(folder).get(self.run.lineage, Mark()))
+        return missing_parts(folder, self._state, self._mark.roll)
 
     def _check(self, schema: pa.Schema) -> None:
         self.buckets.check(schema)
@@ -144,61 +128,39 @@ class FileSink(TwoPhaseCommitSink):
         hidden = self.buckets.columns
         return pa.schema([field for field in schema if field.name not in hidden])
 
-    def _check_place(self, options: Mapping[str, Any]) -> None:
-        """The rows that wait are where the path was when they came."""
-        if options["path"] == self.path:
-            return
-        before = Folder(options["path"], self.run.pipeline, self.name)
+    def _moved_from(self, path: str) -> bool:
+        """Whether the rows before went elsewhere; those that wait are there."""
+        if path == self.path:
+            return False
+        before = Folder(path, self.run.pipeline, self.name)
         waiting = self._state.unseen(read_marks(before).get(self.run.lineage, Mark()).roll)
         if waiting:
             raise ConfigError(
-                f"sink {self.name!r} had path {options['path']!r}, and {waiting} decided rows wait there for their "
-                "file: run `holdfast flush` with the checkpoint location first, or give the sink that path again"
+                f"sink {self.name!r} had path {path!r}, and {waiting} decided rows wait there for their file: run "
+                "`holdfast flush` with the checkpoint location first, or give the sink that path again"
             )
         self._state = replace(self._state, rolls=())
-
-    def _check_change(self) -> None:
-        """Files of one folder are read together: where types are part of the file, a column must keep its own."""
-        if self._run is None or self._run.schema is None or not self._format.typed:
-            return
-        now = dict(formats.columns(formats.normal(self._in_files(self._run.schema))))
-        for column, before in self._state.columns:
-            if now.get(column, before) != before:
-                raise ConfigError(
-                    f"sink {self.name!r}: column {column!r} is {now[column]} now and was {before} in the files of "
-                    f"{self.path}: readers cannot read both. Cast it back, or write into a new folder; new columns, "
-                    "and leaving columns out, are fine"
-                )
-
-    def _without_missing(self, state: State) -> State:
-        """After a take-over: what a newer state of this location completed already is not here any more."""
-        folder = self._folder()
-        rolls = tuple(
-            roll
-            for roll in state.rolls
-            if all(folder.exists(folder.hidden(part.file)) for part in roll.parts)
-            or folder.exists(folder.hidden(roll.target) if roll.hidden else roll.target)
-        )
-        planned = {roll.target for roll in rolls}
-        waiting = tuple(p for p in state.waiting if p.file in planned or folder.exists(folder.hidden(p.file)))
-        kept = replace(state, waiting=waiting, rolls=rolls)
-        lost = state.unseen(-1) - kept.unseen(-1)
-        if lost:
-            logger.warning(
-                "sink %s: %d rows that waited in %s are not there any more; the location that was taken over from "
-                "has completed them",
-                self.name,
-                lost,
-                self.path,
-            )
-        return kept
+        return True
 
     # -- on the driver: a checkpoint ---------------------------------------------------------------------------------
 
     def validate(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks) -> None:
         """Nothing to refuse; the parts are noted, for the state that is saved with their decision."""
-        self._fresh = [Part.from_json(part) for committable in committables for part in committable["parts"]]
+        form = {"format": self.format, "compression": self.compression}
+        self._fresh = [
+            Part.from_json({**form, **part}) for committable in committables for part in committable["parts"]
+        ]
         self._columns = tuple((name, kind) for name, kind in committables[-1]["columns"])
+
+    def still_prepared(self, committables: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """Those whose parts are all there, whole (rule 14)."""
+        folder = self._folder()
+        with self._told():
+            return [c for c in committables if all(folder.holds(Part.from_json(part)) for part in c["parts"])]
+
+    def rows_of(self, committables: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch] | None:
+        """See TwoPhaseCommitSink; of the parts that are there."""
+        return read_what_is_left(self._folder(), [Part.from_json(part) for c in committables for part in c["parts"]])
 
     def snapshot_state(self, checkpoint_id: CheckpointId) -> Any:
         """See TwoPhaseCommitSink."""
@@ -229,19 +191,32 @@ class FileSink(TwoPhaseCommitSink):
         if checkpoint_id > self._state.checkpoint:
             return Outcome.LOST
         known = self._mark.checkpoint >= checkpoint_id
-        self._act(tasks, checkpoint_id)
+        with self._told():
+            try:
+                self._act(tasks, checkpoint_id)
+            except LostError as error:
+                raise self._naming(error, committables) from error
         return Outcome.ALREADY_COMMITTED if known else Outcome.COMMITTED
 
     def recover(
         self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
     ) -> None:
         """Remove hidden files that no record names; see TwoPhaseCommitSink."""
+        folder = self._folder(pipeline)
         keep = {part["file"] for committables in decided.values() for c in committables for part in c["parts"]}
-        keep |= {part.file for part in self._state.waiting}
-        for roll in self._state.rolls:
-            if roll.number > self._mark.roll:
-                keep |= {part.file for part in roll.parts}
-        self._folder(pipeline).sweep(self.run.lineage, generation, keep)
+        with self._told():
+            if not self._looked_for_lost:
+                self._looked_for_lost = True
+                committed, gone = committed_by(self.run, self.name), self._missing(folder)
+                left_out = given_up(self._state, self._mark, committed, gone, keep)
+                self._state = leave_out(self.name, self.path, self._state, left_out)
+            keep |= {part.file for part in self._state.waiting}
+            for roll in self._state.rolls:
+                if roll.number > self._mark.roll:
+                    keep |= {part.file for part in roll.parts}
+            if self.run.take_over:
+                set_others_aside(self.name, folder, self.run.lineage, keep)
+            folder.sweep(self.run.lineage, generation, keep)
 
     # -- on the driver: between checkpoints (see holdfast.checkpoint.upkeep) -----------------------------------------
 
@@ -253,9 +228,13 @@ class FileSink(TwoPhaseCommitSink):
         return None if state.next == self._state.next else self._json(state)
 
     def act_on_state(self, tasks: Tasks) -> None:
-        """Complete what the recorded state says."""
+        """Complete what the recorded state says; which checkpoints are committed is for `commit` to say."""
         if any(roll.number > self._mark.roll for roll in self._state.rolls):
-            self._act(tasks, self._state.checkpoint)
+            with self._told():
+                try:
+                    self._act(tasks, self._mark.checkpoint)
+                except LostError as error:
+                    raise self._naming(error, ()) from error
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -274,20 +253,14 @@ class FileSink(TwoPhaseCommitSink):
     def _act(self, tasks: Tasks, checkpoint_id: CheckpointId) -> None:
         folder, run = self._folder(), self.run
         todo = [roll for roll in self._state.rolls if roll.number > self._mark.roll]
-        complete = Complete(
-            self.path, run.pipeline, self.name, run.lineage, run.generation, self.format, self.compression
-        )
+        complete = Complete(self.path, run.pipeline, self.name, run.lineage, run.generation)
         done: dict[int, Done] = {}
         while left := [roll for roll in todo if roll.number not in done]:
             # A part that is still to be merged can be one of those that make a file.
             unmade = {roll.target for roll in left if roll.hidden}
             ready = [roll for roll in left if unmade.isdisjoint(part.file for part in roll.parts)]
             done.update((made.number, made) for made in tasks.map(complete, ready))
-        mark = self._mark.join(Mark(checkpoint_id, max(done, default=-1)))
-        if mark != self._mark:
-            with faults.point("commit.mark"):
-                write_mark(folder, run.lineage, mark)
-            self._mark = mark
+        self._advance_mark(folder, Mark(checkpoint_id, max(done, default=-1)))
         # Only now: until the mark is durable, they prove that a file someone took away was never there.
         folder.delete_parts(part.file for roll in todo for part in roll.parts)
         seen = [roll for roll in todo if not roll.hidden]
@@ -300,18 +273,38 @@ class FileSink(TwoPhaseCommitSink):
         learned = {file: (known.bytes, known.sha256) for file, known in merged.items()}
         self._state = self._state.learn(learned, size / raw if raw >= _TELLING else None)
 
+    def _advance_mark(self, folder: Folder, to: Mark) -> None:
+        mark = self._mark.join(to)
+        if mark != self._mark:
+            with faults.point("commit.mark"):
+                write_mark(folder, self.run.lineage, mark)
+            self._mark = mark
+
+    def _naming(self, error: LostError, committables: Sequence[Mapping[str, Any]]) -> Exception:
+        """Which committables of this checkpoint are lost; if none is, rows of older ones are, which were committed."""
+        folder = self._folder()
+        files = {part["file"] for part in error.lost}
+        lost = [
+            c
+            for c in committables
+            if any(p["file"] in files or not folder.exists(folder.hidden(p["file"])) for p in c["parts"])
+        ]
+        gone = [part for part in self._missing(folder) if part.file in files]
+        if lost or not gone:
+            return LostError(str(error), lost=lost)
+        return restored(
+            self.run, self.name, folder, gone, max(self._mark.checkpoint, committed_by(self.run, self.name))
+        )
+
     def _folder(self, pipeline: str | None = None) -> Folder:
         return Folder(self.path, pipeline or self.run.pipeline, self.name)
 
     def _names(self) -> Names:
-        suffix = self._format.suffix + self._format.compressions[self.compression]
-        return Names(self.run.lineage, self.name, self.run.generation, suffix)
+        return Names(self.run.lineage, self.name, self.run.generation)
+
+    @property
+    def _where(self) -> str:
+        return f"the ledger of sink {self.name!r} in {self.path}"
 
     def _json(self, state: State) -> dict[str, Any]:
-        return state.to_json({"path": self.path, "format": self.format, "compression": self.compression})
-
-
-def _default_name(path: str) -> str:
-    """After the folder; what makes no name is left out."""
-    last = "".join(c for c in path.rpartition("/")[2] if c.isalnum() or c in "-_.")
-    return f"files-{last}".encode()[:60].decode(errors="ignore").rstrip(".-")
+        return state.to_json(self._options)

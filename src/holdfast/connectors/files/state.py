@@ -6,15 +6,17 @@ A pure function of the state before and the parts that are new: whoever reads th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from holdfast.connectors.files import formats
 from holdfast.connectors.files.rolling import Group, Part, Roll, Rolling, plan
 from holdfast.errors import RecordError
 
 KIND = "holdfast.files"
-VERSION = 1
+#: 2: parts say which format they were decided for
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,6 @@ class Names:
     lineage: str
     sink: str
     generation: int
-    suffix: str
 
     def of(self, group: Group, number: int) -> str:
         """The target of a group: a file below the root, or a part below the sink's own folder."""
@@ -32,7 +33,8 @@ class Names:
             return f"parts/{self.lineage}/{self.generation}-merged-{number}.arrow"
         first, last = group.parts[0].first, max(part.last for part in group.parts)
         sink = hashlib.sha256(self.sink.encode()).hexdigest()[:8]
-        file = f"{first}-{last}-{number}-{self.lineage}-{sink}{self.suffix}"
+        suffix = formats.suffix(group.parts[0].format, group.parts[0].compression)
+        file = f"{first}-{last}-{number}-{self.lineage}-{sink}{suffix}"
         return f"{group.parts[0].bucket}/{file}".lstrip("/")
 
 
@@ -94,6 +96,29 @@ class State:
         )
         return replace(self, waiting=waiting, ratio=self.ratio if ratio is None else ratio)
 
+    def needed(self, done: int, made: Collection[str] = ()) -> list[Part]:
+        """The parts that must be there when rolls up to number `done` are, and the files `made` are there, too."""
+        undone = [roll for roll in self.rolls if roll.number > done and roll.target not in made]
+        planned = {roll.target for roll in undone}
+        parts = [*self.waiting, *(part for roll in undone for part in roll.parts)]
+        return [part for part in parts if part.file not in planned]
+
+    def without(self, gone: Collection[str]) -> State:
+        """Without these parts, in what waits and in what is planned."""
+        changed: dict[str, Part | None] = dict.fromkeys(gone)
+
+        def left(parts: Iterable[Part]) -> tuple[Part, ...]:
+            return tuple(p for p in (changed.get(part.file, part) for part in parts) if p is not None)
+
+        rolls = []
+        for roll in sorted(self.rolls, key=lambda roll: roll.number):
+            parts = left(roll.parts)
+            if parts != roll.parts and roll.hidden:
+                changed[roll.target] = replace(roll, parts=parts).merged() if parts else None
+            if parts:
+                rolls.append(replace(roll, parts=parts))
+        return replace(self, waiting=left(self.waiting), rolls=tuple(rolls))
+
     def to_json(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Plain data for the record; `options` make the sink again where only the record is at hand."""
         return {
@@ -116,19 +141,22 @@ class State:
         """Read back from a record; None means that there is none yet."""
         if data is None:
             return cls()
-        if not is_state(data) or data.get("version") != VERSION:
+        if not is_state(data) or data.get("version") not in (1, VERSION):
             raise RecordError(
                 f"the operator state of {where} was written by another sink or by a newer holdfast: give the sink the "
                 "name it had, or upgrade"
             )
+        # Parts of the first version went into what the sink's options said then.
+        options = {name: data["options"][name] for name in ("format", "compression")}
+
+        def parts(found: Iterable[Mapping[str, Any]]) -> tuple[Part, ...]:
+            return tuple(Part.from_json({**options, **part}) for part in found)
+
         return cls(
             checkpoint=data["checkpoint"],
             next=data["next"],
-            waiting=tuple(map(Part.from_json, data["waiting"])),
-            rolls=tuple(
-                Roll(r["number"], r["target"], tuple(map(Part.from_json, r["parts"])), r["hidden"])
-                for r in data["rolls"]
-            ),
+            waiting=parts(data["waiting"]),
+            rolls=tuple(Roll(r["number"], r["target"], parts(r["parts"]), r["hidden"]) for r in data["rolls"]),
             ratio=data["ratio"],
             columns=tuple((name, kind) for name, kind in data["columns"]),
         )

@@ -9,6 +9,7 @@ import pyarrow as pa
 from holdfast.connectors.files import formats
 from holdfast.connectors.files.buckets import Buckets
 from holdfast.connectors.files.parts import Folder, PartWriter
+from holdfast.connectors.files.proof import Proof
 from holdfast.core.naming import Task
 
 #: files a task has open at once; with more buckets than that it closes the one it has not used for longest
@@ -18,8 +19,10 @@ OPEN = 64
 class TaskFiles:
     """The hidden files of one task attempt."""
 
-    def __init__(self, folder: Folder, task: Task, buckets: Buckets, limit: int | None) -> None:
+    def __init__(self, folder: Folder, task: Task, buckets: Buckets, form: str, limit: int | None) -> None:
         self._folder, self._task, self._buckets, self._limit = folder, task, buckets, limit
+        self._format = form
+        self._proof = Proof(task.sink, form, buckets, folder.storage.longest)
         #: in the order of their last use
         self._open: dict[str, PartWriter] = {}
         self._sealed: list[dict[str, Any]] = []
@@ -32,11 +35,14 @@ class TaskFiles:
         return [] if self._schema is None else formats.describe(self._schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Put rows into the parts of their buckets."""
+        """Put rows into the parts of their buckets; those that could not become a file are refused (rule 11)."""
+        self._proof.check_rows(batch)
         for bucket, rows in self._buckets.split(batch, self._task.timestamp):
             if self._schema is None:
+                formats.check_types(self._task.sink, self._format, rows.schema)
                 self._schema = formats.normal(rows.schema)
                 self._fingerprint = formats.fingerprint(self._schema)
+            self._proof.check_bucket(bucket)
             writer = self._writer(bucket)
             writer.write(rows.cast(self._schema))
             if self._limit is not None and writer.bytes >= self._limit:

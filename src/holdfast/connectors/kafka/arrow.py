@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,10 @@ from holdfast.errors import ConfigError, RowError
 
 COLUMNS = ("key", "value", "topic", "partition", "headers")
 _BYTES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-NO_TOPIC = "a row has no topic, and the sink has none either: fill the column, or give the sink topic=..."
+_NAME = re.compile(rb"[a-zA-Z0-9._-]{1,249}")
+NO_TOPIC = (
+    "column 'topic': a row has no topic, and the sink has none either: fill the column, or give the sink topic=..."
+)
 #: somewhere to point to for values that are there but empty; a null pointer would mean null
 _EMPTY = np.zeros(1, "u1")
 
@@ -50,28 +54,25 @@ def by_topic(batch: pa.RecordBatch, default: str | None) -> Iterator[tuple[str, 
         assert default is not None
         yield default, batch
         return
-    topics = batch.column("topic").cast(pa.string())
     if default is not None:
         # As in Spark: a topic given to the sink overrides the column.
         yield default, batch
         return
+    topics = batch.column("topic").cast(pa.binary())
     if topics.null_count:
         raise RowError(NO_TOPIC)
-    for topic in pc.unique(topics).to_pylist():
-        yield topic, batch.filter(pc.equal(topics, topic))
+    for name in pc.unique(topics).to_pylist():
+        yield topic_name(name), batch.filter(pc.equal(topics, name))
 
 
-def check_rows(batch: pa.RecordBatch, default: str | None) -> None:
-    """Refuse rows that no state of the brokers could take, before they are sealed."""
-    names = batch.schema.names
-    if default is None and batch.column("topic").null_count:
-        raise RowError(NO_TOPIC)
-    if "partition" in names and (pc.min(batch.column("partition")).as_py() or 0) < 0:
-        raise RowError("a row names a negative partition: leave it null to let Kafka choose")
-    if "headers" in names:
-        entries = pc.list_flatten(batch.column("headers"))
-        if len(entries) and pc.struct_field(entries, "key").null_count:
-            raise RowError(headers.NO_KEY)
+def topic_name(name: bytes) -> str:
+    """A row's topic, if it can be one."""
+    if _NAME.fullmatch(name) is None or name in (b".", b".."):
+        raise RowError(
+            f"column 'topic': Kafka has no topic with such a name: {name[:100].decode(errors='backslashreplace')!r}; "
+            "it takes up to 249 letters, digits, dots, underscores and dashes"
+        )
+    return name.decode()
 
 
 def to_messages(
@@ -113,8 +114,8 @@ def _named(batch: pa.RecordBatch, partitions: int) -> npt.NDArray[np.int32] | No
     least, most = extremes["min"].as_py(), extremes["max"].as_py()
     if least is not None and (most >= partitions or least < PARTITION_UA):
         raise RowError(
-            f"a row names partition {most if most >= partitions else least}, and the topic has partitions 0 to "
-            f"{partitions - 1}: add partitions to it and start again, or name others in the query"
+            f"column 'partition': a row names partition {most if most >= partitions else least}, and the topic has "
+            f"partitions 0 to {partitions - 1}: add partitions to it and start again, or name others in the query"
         )
     numbers: npt.NDArray[np.int32] = pc.fill_null(column.cast(pa.int32()), PARTITION_UA).to_numpy(zero_copy_only=False)
     return numbers

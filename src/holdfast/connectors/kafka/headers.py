@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import RowError
 
@@ -37,6 +38,17 @@ def check_type(kind: pa.DataType) -> bool:
         return False
     fields = {field.name: field.type for field in kind.value_type}
     return set(fields) == {"key", "value"} and pa.types.is_string(fields["key"]) and pa.types.is_binary(fields["value"])
+
+
+def check(column: pa.Array, where: str = "") -> None:
+    """RowError for headers that Kafka could never take."""
+    keys = pc.struct_field(pc.list_flatten(column), "key")
+    if keys.null_count:
+        raise RowError(f"{where}column 'headers': {NO_KEY}")
+    try:
+        keys.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise RowError(f"{where}column 'headers': a header's key is not UTF-8: {error}") from error
 
 
 def make(lib: ctypes.CDLL, headers: list[dict[str, Any]] | None) -> int:

@@ -100,6 +100,16 @@ def prefixes(pipeline: str) -> tuple[str, str]:
     return f"hfk1-{escape(pipeline)}-", f"hfw1-{escape(pipeline)}-"
 
 
+def sink_prefixes(pipeline: str, sink: str) -> tuple[str, str]:
+    """What the transactional ids of one sink begin with, by mode, whatever checkpoint location they come from."""
+    return f"hfk1-{escape(pipeline)}-{escape(sink)}-", f"hfw1-{escape(pipeline)}-{escape(sink)}-"
+
+
+def owner_id(pipeline: str, sink: str, lineage: str) -> str:
+    """The transactional id that hands the ledger to a checkpoint location."""
+    return f"{ledger_group(pipeline, sink)}-{lineage}"
+
+
 def mark_group(transactional_id: str, lineage: str) -> str:
     """The group whose offset is the mark of a transactional id; it carries the lineage (rule 10)."""
     return f"{transactional_id}-{lineage}"

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-from holdfast.checkpoint.status import LogReader, require_used
+from holdfast.checkpoint.reader import LogReader
+from holdfast.checkpoint.status import require_used
 from holdfast.connectors.kafka import ids, marks
 from holdfast.connectors.kafka.denied import denied
 from holdfast.connectors.kafka.stable import stable_offsets

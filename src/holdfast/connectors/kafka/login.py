@@ -8,35 +8,35 @@ from typing import Any
 
 from holdfast.connectors.kafka.client import LOGIN_TIMEOUT, admin, login_error
 from holdfast.connectors.kafka.security import protocol, without_secrets
-from holdfast.errors import HoldfastError
 
 
-def connect(manager: Any, config: Mapping[str, Any], *, timeout_ms: int) -> None:
-    """Find the brokers. By itself the manager tries a wrong password until the timeout, and tells only the timeout."""
+def connect(manager: Any, config: Mapping[str, Any], *, timeout_ms: int, first: bool = True) -> None:
+    """Find the brokers. By itself the manager tries a wrong password until the timeout, and tells only the timeout.
+
+    Brokers that do not answer are a KafkaTimeoutError, with what went wrong before that.
+    """
     from kafka.errors import KafkaTimeoutError
 
     hide_wire_dumps()
     problem = ""
     if protocol(config) != "PLAINTEXT":
-        # librdkafka first: a broker may hang up on a wrong password before kafka-python has read why.
-        admin(config)
-        problem = manager.run(_log_in, manager, config)
+        if first:
+            # librdkafka first: a broker may hang up on a wrong password before kafka-python has read why.
+            admin(config)
+        problem = manager.run(_log_in, manager, config, timeout_ms)
     try:
         manager.bootstrap(timeout_ms=timeout_ms)
     except KafkaTimeoutError as error:
-        raise HoldfastError(
-            f"Kafka at {config['bootstrap.servers']} does not answer{problem}; check bootstrap_servers and "
-            "security.protocol"
-        ) from error
+        raise KafkaTimeoutError(f"no broker was found{problem}") from error
 
 
-async def _log_in(manager: Any, config: Mapping[str, Any]) -> str:
+async def _log_in(manager: Any, config: Mapping[str, Any], timeout_ms: int) -> str:
     """Connect to one of the brokers; ConfigError when it does not let us in, else what went wrong last, if anything."""
     from kafka.errors import KafkaError, SaslAuthenticationFailedError, UnsupportedSaslMechanismError
 
     problem = ""
     for broker in manager.cluster.bootstrap_brokers():
-        timeout = LOGIN_TIMEOUT * 1000
+        timeout = min(LOGIN_TIMEOUT * 1000, timeout_ms)
         try:
             await manager.get_connection(broker.node_id, timeout_ms=timeout, refresh_metadata_on_err=False)
         except (SaslAuthenticationFailedError, UnsupportedSaslMechanismError) as error:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.connectors.kafka.wire import GROUP, MOVING, Connection, NotYetError
-from holdfast.errors import HoldfastError
+from holdfast.errors import SinkError
 
-TIMEOUT = 30.0
 _UNSTABLE = 88
 
 
@@ -32,8 +31,9 @@ def fetch(
     groups: Iterable[str],
     *,
     stable: bool = True,
-    timeout: float = TIMEOUT,
+    timeout: float | None = None,
     rights: str = "Read",
+    owner: str = "",
 ) -> dict[str, list[GroupOffset]]:
     """{group: its offsets}; none for a group nobody has written. Waits while a coordinator moves.
 
@@ -43,7 +43,7 @@ def fetch(
     wanted = list(dict.fromkeys(groups))
     if not wanted:
         return {}
-    with Connection(settings, rights=rights) as connection:
+    with Connection(settings, rights=rights, owner=owner) as connection:
         return connection.run(lambda: _fetch(connection, wanted, stable=stable), timeout=timeout)
 
 
@@ -82,6 +82,6 @@ def _check(connection: Connection, group: str, code: int) -> None:
         return
     if code in MOVING or code == _UNSTABLE:
         raise NotYetError(f"Kafka cannot tell the offsets of group {group!r} yet (error {code}); try again")
-    raise connection.refused(GROUP, code, group) or HoldfastError(
-        f"Kafka cannot read the offsets of group {group!r}: error {code}"
+    raise connection.refused(GROUP, code, group) or SinkError(
+        f"Kafka cannot read the offsets of group {group!r}: error {code}; try again"
     )

@@ -18,12 +18,14 @@ import numpy as np
 from holdfast.connectors.kafka import headers
 from holdfast.connectors.kafka.denied import TRANSACTIONAL_ID, denied
 from holdfast.connectors.kafka.library import DELIVERY, PARTITION_UA, STATISTICS, Metadata, TopicPartition, library
+from holdfast.connectors.kafka.refusal import ProduceError, refusal
 from holdfast.connectors.kafka.security import without_secrets
 from holdfast.errors import ConfigError, HoldfastError, RowError
 
 _QUEUE_FULL = -184
 #: Kafka's codes of a topic that is just being made: unknown, without a leader
-_NOT_YET = (3, 5)
+_NO_LEADER = 5
+_NOT_YET = (3, _NO_LEADER)
 _COPY, _PARTITION = 0x2, 0x8
 #: How often librdkafka tells its statistics, and how long to wait when its queue is full: it tells of errors only.
 _TOLD_MS, _FULL_MS = 20, 10
@@ -33,23 +35,14 @@ _GRACE = 2.0
 _GIVEN_UP: list[tuple[Any, ...]] = []
 
 
-class ProduceError(HoldfastError):
-    """Kafka did not take a row or a transaction; the task fails and Spark tries again."""
-
-    def __init__(self, message: str, code: int = 0) -> None:
-        super().__init__(message)
-        self.code = code
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Comes back from an executor as it was."""
-        return type(self), (str(self), self.code)
-
-
 class TransactionalProducer:
     """One transactional producer. Dropping it leaves an open transaction open: that is the point."""
 
-    def __init__(self, config: Mapping[str, Any], *, timeout: float, identified: bool = True) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], *, timeout: float, identified: bool = True, owner: str = "this client"
+    ) -> None:
         """Only an `identified` one can tell its `identity`; the others are spared the statistics it comes from."""
+        self._where = f"{owner}: Kafka at {config.get('bootstrap.servers')}"
         self._lib = library()
         self._config = config
         self._timeout = int(timeout * 1000)
@@ -113,7 +106,7 @@ class TransactionalProducer:
             if eos.get("producer_id", -1) >= 0:
                 return int(eos["producer_id"]), int(eos["producer_epoch"])
             if time.monotonic() > deadline:
-                raise ProduceError("librdkafka did not tell the producer id in time")
+                raise ProduceError(f"{self._where}: librdkafka did not tell the producer id in time; try again")
             self._lib.rd_kafka_poll(self._handle, _TOLD_MS)
 
     def produce(self, topic: str, messages: np.ndarray, *, partitioned: bool) -> None:
@@ -163,9 +156,12 @@ class TransactionalProducer:
                 self._seen.add(topic)
                 return count
             if code not in _NOT_YET or time.monotonic() > deadline:
+                told = self._lib.rd_kafka_err2str(code).decode()
+                if code == _NO_LEADER:
+                    raise ProduceError(f"{self._where} has no leader for topic {topic!r} ({told}): are brokers away?")
                 raise RowError(
-                    f"topic {topic!r} cannot be written: {self._lib.rd_kafka_err2str(code).decode()}. Create it, or "
-                    "grant DESCRIBE and WRITE on it"
+                    f"{self._where}: topic {topic!r} cannot be written: {told}. Create it, or grant DESCRIBE and WRITE "
+                    "on it"
                 )
             time.sleep(0.1)
 
@@ -228,13 +224,13 @@ class TransactionalProducer:
         _GIVEN_UP.append((self, *alive))
         self._lib.rd_kafka_purge(self._handle, 0x1 | 0x2)
         raise ProduceError(
-            f"Kafka's client did not add the mark to the transaction in {limit_ms / 1000:.0f} s: the coordinator of "
-            "the mark's group is away, or the client has lost sight of it"
+            f"{self._where}: the client did not add the mark to the transaction in {limit_ms / 1000:.0f} s: the "
+            "coordinator of the mark's group is away, or the client has lost sight of it; trying again may help"
         )
 
     def flush(self) -> None:
         """Wait until every row is on the broker; one that is not fails the task."""
-        code = self._lib.rd_kafka_flush(self._handle, self._timeout)
+        code = self._lib.rd_kafka_flush(self._handle, 2 * self._timeout)
         if code:
             raise self._error(code, f"{self._lib.rd_kafka_outq_len(self._handle)} rows are still not on the broker")
         self._lib.rd_kafka_poll(self._handle, 0)
@@ -275,8 +271,8 @@ class TransactionalProducer:
         code = self._lib.rd_kafka_error_code(error)
         text = self._lib.rd_kafka_error_string(error).decode(errors="replace")
         self._lib.rd_kafka_error_destroy(error)
-        raise self._denied(code, f"{what} the transaction", **resource) or ProduceError(
-            f"Kafka refused to {what} the transaction: {text}", code
+        raise self._denied(code, f"{what} the transaction", **resource) or refusal(
+            code, f"{self._where} refused to {what} the transaction: {without_secrets(text, self._config)}"
         )
 
     def _denied(self, code: int, what: str, **resource: str) -> ConfigError | None:
@@ -286,13 +282,14 @@ class TransactionalProducer:
         return denied(code, what, self._config, rights=rights, transactional_id=name, **resource)
 
     def _error(self, code: int, what: str) -> HoldfastError:
-        return self._denied(code, f"take rows ({what})") or ProduceError(
-            f"{what}: {self._lib.rd_kafka_err2str(code).decode()}", code
+        return self._denied(code, f"take rows ({what})") or refusal(
+            code, f"{self._where}: {what}: {self._lib.rd_kafka_err2str(code).decode()}"
         )
 
 
 #: A transaction is a row of small requests: with Nagle's algorithm one of them can wait 40 ms for an acknowledgement.
-_DEFAULTS = {"socket.nagle.disable": True}
+#: A broker that was restarted is found again within a second, not ten.
+_DEFAULTS = {"socket.nagle.disable": True, "reconnect.backoff.max.ms": 1000}
 #: What the protocol needs, whatever the user configures.
 _FIXED = {
     "enable.idempotence": True,

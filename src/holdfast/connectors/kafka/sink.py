@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run, Tasks
-from holdfast.connectors.kafka import ids, marks
+from holdfast.connectors.kafka import marks
 from holdfast.connectors.kafka.arrow import check_schema
 from holdfast.connectors.kafka.client import check_servers
 from holdfast.connectors.kafka.plain import Plain
@@ -19,7 +19,7 @@ from holdfast.connectors.kafka.write_ahead import WriteAhead
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
 from holdfast.errors import ConfigError
-from holdfast.sinks.ledger import check_ledger
+from holdfast.sinks import wal
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.sinks.write_ahead import check_limits
 
@@ -75,6 +75,19 @@ class KafkaSink(TwoPhaseCommitSink):
         self.name = check_name("name", name or f"kafka-{topic or 'rows'}"[:100])
         self._servers, self._topic, self._config = servers, topic, settings
         self._way: TwoPhaseCommitSink | None = None
+        #: by kind of committable: the chosen way, and those of modes that the sink had before
+        self._ways: dict[str, TwoPhaseCommitSink] = {}
+        self._run: Run | None = None
+        self._swept = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks write in the chosen way only."""
+        return {**self.__dict__, "_ways": {}}
+
+    @property
+    def address(self) -> str:
+        """See TwoPhaseCommitSink."""
+        return self._servers
 
     # -- on the driver ----------------------------------------------------------------------------------------------
 
@@ -82,55 +95,72 @@ class KafkaSink(TwoPhaseCommitSink):
         """Check the columns, the brokers and the ledger, and choose the way rows go."""
         if run.schema is not None:
             check_schema(run.schema, self._topic)
+        self.close()
         target = Target(self.name, self._servers, self._topic, self._config)
         delivery = self.delivery or run.delivery
         if delivery == "exactly-once":
-            self._way = TwoPhase(target) if self.mode == "two-phase" else WriteAhead(target)
-            self._check_ledger(run, target)
+            marks.check(run, target)
+            target = target.as_it_is()
+            way: TwoPhaseCommitSink = TwoPhase(target) if self.mode == "two-phase" else WriteAhead(target)
         else:
-            self._way = Plain(target, wait=delivery == "at-least-once")
-        self._way.open(run)
-
-    def _check_ledger(self, run: Run, target: Target) -> None:
-        """Rule 10: refuse what another checkpoint location, or a later state of this one, has delivered."""
-        group = ids.ledger_group(run.pipeline, self.name)
-        if run.take_over:
-            marks.take_over(target, group, run.lineage)
-        found = marks.read(target.settings, [group], stable=False)[group]
-        check_ledger(run, f"the ledger of sink {self.name!r} (group {group!r} in Kafka)", marks.ledger(found))
-
-    def _check_mode(self, committables: Sequence[Mapping[str, Any]]) -> None:
-        """What the other mode prepared cannot be committed by this one."""
-        sealed = isinstance(self._way, WriteAhead)
-        if any(("handle" in c) != sealed for c in committables if isinstance(self._way, TwoPhase | WriteAhead)):
-            other = "two-phase" if sealed else "write-ahead"
-            raise ConfigError(
-                f"sink {self.name!r}: checkpoints decided with mode={other!r} are not delivered yet: start once more "
-                f"with mode={other!r}, let it catch up, then change it"
-            )
+            way = Plain(target, wait=delivery == "at-least-once")
+        way.open(run)
+        self._run, self._way, self._swept = run, way, not isinstance(way, TwoPhase | WriteAhead)
+        self._ways = {} if self._swept else {self.mode: way}
 
     def close(self) -> None:
         """See TwoPhaseCommitSink."""
-        if self._way is not None:
-            self._way.close()
+        for way in self._ways.values():
+            way.close()
 
     def commit(
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
     ) -> Outcome | None:
-        """See TwoPhaseCommitSink."""
-        self._check_mode(committables)
-        return self._chosen.commit(checkpoint_id, committables, tasks)
+        """Commit each in the mode it was prepared in, whatever the sink's is now (rule 16)."""
+        kinds = _by_kind({checkpoint_id: committables})
+        answers = [self._of(kind).commit(checkpoint_id, of[checkpoint_id], tasks) for kind, of in kinds.items()]
+        unfinished = [answer for answer in answers if answer is not None and not answer.done]
+        if unfinished:
+            return unfinished[0]
+        return Outcome.ALREADY_COMMITTED if set(answers) == {Outcome.ALREADY_COMMITTED} else Outcome.COMMITTED
 
     def recover(
         self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
     ) -> None:
+        """See TwoPhaseCommitSink; the first time also what the sink left behind when it had another mode."""
+        kinds = _by_kind(decided)
+        for mode in MODES:
+            if mode in self._ways or mode in kinds or not self._swept:
+                self._of(mode).recover(pipeline, generation, kinds.get(mode, {}))
+        self._swept = True
+
+    def still_prepared(self, committables: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """See TwoPhaseCommitSink."""
-        self._check_mode([c for committables in decided.values() for c in committables])
-        self._chosen.recover(pipeline, generation, decided)
+        return self._chosen.still_prepared(committables)
+
+    def rows_of(self, committables: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch] | None:
+        """Those sealed in the log; what is in an open transaction cannot be read back."""
+        if self._run is None or any(_kind(committable) != "write-ahead" for committable in committables):
+            return None
+        location = self._run.location
+        return (batch for committable in committables for batch in wal.read_log(location, committable))
+
+    def _of(self, mode: str) -> TwoPhaseCommitSink:
+        """The way that commits and sweeps what was prepared in this mode."""
+        if mode not in self._ways:
+            if self._run is None:
+                raise ConfigError(f"sink {self.name!r} is not part of a running query")
+            target = Target(self.name, self._servers, self._topic, self._config)
+            way: TwoPhaseCommitSink = TwoPhase(target, writes=False) if mode == "two-phase" else WriteAhead(target)
+            way.open(self._run)
+            # A new dict: another thread may be going through this one.
+            self._ways = {**self._ways, mode: way}
+        return self._ways[mode]
 
     def notify_checkpoint_complete(self, checkpoint_id: CheckpointId) -> None:
         """See TwoPhaseCommitSink."""
-        self._chosen.notify_checkpoint_complete(checkpoint_id)
+        for way in self._ways.values():
+            way.notify_checkpoint_complete(checkpoint_id)
 
     # -- in the task ------------------------------------------------------------------------------------------------
 
@@ -155,3 +185,18 @@ class KafkaSink(TwoPhaseCommitSink):
         if self._way is None:
             raise ConfigError(f"sink {self.name!r} is not part of a running query")
         return self._way
+
+
+def _kind(committable: Mapping[str, Any]) -> str:
+    """The mode that prepared it: a transaction or a file of the log."""
+    return "write-ahead" if "handle" in committable else "two-phase"
+
+
+def _by_kind(
+    decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]],
+) -> dict[str, dict[CheckpointId, list[Mapping[str, Any]]]]:
+    kinds: dict[str, dict[CheckpointId, list[Mapping[str, Any]]]] = {}
+    for checkpoint_id, committables in decided.items():
+        for committable in committables:
+            kinds.setdefault(_kind(committable), {}).setdefault(checkpoint_id, []).append(committable)
+    return kinds

@@ -152,11 +152,17 @@ def _group_offsets(config: Mapping[str, Any], group: str) -> Offsets:
 
 
 def _ends(client: AdminClient, offsets: Mapping[str, Mapping[int, int]], spec: Any) -> dict[TopicPartition, int]:
-    from confluent_kafka import TopicPartition
+    from confluent_kafka import KafkaException, TopicPartition
 
     asked = {TopicPartition(topic, number): spec for topic, numbers in offsets.items() for number in numbers}
     answers = client.list_offsets(asked, request_timeout=TIMEOUT)
-    return {partition: future.result().offset for partition, future in answers.items()}
+    try:
+        return {partition: future.result().offset for partition, future in answers.items()}
+    except KafkaException as error:
+        raise SourceError(
+            f"Kafka cannot tell where the partitions of {', '.join(offsets)} begin and end: {error.args[0].str()}; "
+            "check that the brokers run, and start again"
+        ) from error
 
 
 def _at_timestamp(client: AdminClient, partitions: Mapping[str, list[int]], timestamp: int) -> Offsets:

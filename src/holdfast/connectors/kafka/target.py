@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.connectors.kafka.arrow import by_topic, to_messages
+from holdfast.connectors.kafka.headers import check
 from holdfast.connectors.kafka.rdkafka import TransactionalProducer
+from holdfast.connectors.kafka.topics import Topic, look_up
+
+#: librdkafka's default of batch.size
+BATCH_SIZE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -20,6 +25,19 @@ class Target:
     servers: str
     topic: str | None
     config: Mapping[str, Any] = field(repr=False)
+    #: what the driver knows about topics
+    known: Mapping[str, Topic] = field(default_factory=dict, repr=False, compare=False)
+
+    def as_it_is(self) -> Target:
+        """With what the brokers say about the sink's own topic, where it is there."""
+        if self.topic is None:
+            return self
+        known = look_up(self.settings, [self.topic], owner=self.owner, wait=0)
+        config, limit = self.config, known[self.topic].limit if self.topic in known else None
+        if limit is not None and limit < int(config.get("batch.size", BATCH_SIZE)):
+            # librdkafka does not split a batch that the topic finds too large: rows that fit would be refused with it.
+            config = {**config, "batch.size": limit}
+        return replace(self, known=known, config=config)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -27,9 +45,14 @@ class Target:
         return {**self.config, "bootstrap.servers": self.servers}
 
     @property
+    def owner(self) -> str:
+        """For errors."""
+        return f"sink {self.sink!r}"
+
+    @property
     def timeout(self) -> float:
-        """Seconds to wait for the brokers in a task."""
-        return 60.0
+        """Seconds for one call of a task; rows get twice as long to reach the brokers."""
+        return 30.0
 
     def producer(self, transactional_id: str | None = None, *, identified: bool = False) -> TransactionalProducer:
         """A producer of its own."""
@@ -38,7 +61,7 @@ class Target:
             settings.pop("transaction.timeout.ms", None)
         else:
             settings["transactional.id"] = transactional_id
-        return TransactionalProducer(settings, timeout=self.timeout, identified=identified)
+        return TransactionalProducer(settings, timeout=self.timeout, identified=identified, owner=self.owner)
 
 
 class RowWriter:
@@ -58,6 +81,7 @@ class RowWriter:
                 self._counts[topic] = self._producer.partitions(topic)
             messages, partitioned, alive = to_messages(rows, self._counts[topic], self._target.config["partitioner"])
             if "headers" in rows.schema.names and rows.column("headers").null_count < rows.num_rows:
+                check(rows.column("headers"), f"{self._target.owner}: ")
                 self._producer.produce_with_headers(topic, messages, rows.column("headers"))
             else:
                 self._producer.produce(topic, messages, partitioned=partitioned)

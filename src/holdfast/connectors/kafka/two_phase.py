@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,14 +13,16 @@ from holdfast.checkpoint.ports import Run, Tasks
 from holdfast.connectors.kafka import ids, marks
 from holdfast.connectors.kafka.denied import denied
 from holdfast.connectors.kafka.offsets import GroupOffset
-from holdfast.connectors.kafka.target import RowWriter, Target
+from holdfast.connectors.kafka.prepared import OpenedTransaction
+from holdfast.connectors.kafka.target import Target
 from holdfast.connectors.kafka.transactions import ONGOING, TransactionClient, TransactionRef
 from holdfast.core.model import CheckpointId, Committable, Outcome
 from holdfast.core.naming import Task
 from holdfast.core.recovery import Leftover, may_undo
-from holdfast.errors import CommitError, ConfigError, LostError
+from holdfast.errors import CommitError, ConfigError, LostError, SinkError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
+logger = logging.getLogger("holdfast")
 #: Kafka's error codes that say "ask again": coordinator moving or loading, markers being written.
 _RETRY = {7: "request timed out", 14: "loading", 15: "no coordinator", 16: "not coordinator", 51: "concurrent"}
 _CONCURRENT = 51
@@ -33,9 +35,10 @@ class TwoPhase(TwoPhaseCommitSink):
 
     name = "kafka-two-phase"
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, *, writes: bool = True) -> None:
+        """One that does not write only ends what an earlier run of the sink, in this mode, has left."""
         self.name = target.sink
-        self._target = target
+        self._target, self._writes = target, writes
         self._run: Run | None = None
         self._driver: TransactionClient | None = None
 
@@ -45,19 +48,19 @@ class TwoPhase(TwoPhaseCommitSink):
 
     # -- in the task ------------------------------------------------------------------------------------------------
 
-    def begin(self, task: Task) -> _Transaction:
+    def begin(self, task: Task) -> OpenedTransaction:
         """See TwoPhaseCommitSink."""
-        return _Transaction(self._target, task)
+        return OpenedTransaction(self._target, task)
 
-    def write(self, txn: _Transaction, batch: pa.RecordBatch) -> None:
+    def write(self, txn: OpenedTransaction, batch: pa.RecordBatch) -> None:
         """See TwoPhaseCommitSink."""
         txn.writer.write(batch)
 
-    def pre_commit(self, txn: _Transaction) -> Mapping[str, Any] | None:
+    def pre_commit(self, txn: OpenedTransaction) -> Mapping[str, Any] | None:
         """See TwoPhaseCommitSink."""
         return txn.prepare()
 
-    def abort(self, txn: _Transaction) -> None:
+    def abort(self, txn: OpenedTransaction) -> None:
         """See TwoPhaseCommitSink."""
         txn.abort()
 
@@ -65,9 +68,11 @@ class TwoPhase(TwoPhaseCommitSink):
 
     def open(self, run: Run) -> None:
         """See TwoPhaseCommitSink."""
+        self.close()
         self._run = run
-        self._driver = TransactionClient(self._target.settings)
-        self._driver.require_transactions()
+        self._driver = TransactionClient(self._target.settings, owner=self._target.owner)
+        if self._writes:
+            self._driver.require_transactions()
 
     def close(self) -> None:
         """See TwoPhaseCommitSink."""
@@ -89,14 +94,29 @@ class TwoPhase(TwoPhaseCommitSink):
             for i, code in zip(again, self._client.end([refs[i] for i in again], commit=True), strict=True):
                 codes[i] = code
         outcome = self._judge(checkpoint_id, committables, codes)
-        self._end_losers(refs)
+        if outcome.done:
+            self._own_ledger(checkpoint_id, refs)
+            self._end_losers(refs)
         return outcome
+
+    def _own_ledger(self, checkpoint_id: CheckpointId, ended: Sequence[TransactionRef]) -> None:
+        """What another checkpoint location prepared has put that one's name into the ledger: put ours back."""
+        run = self._running
+        names = [ids.parse(ref.transactional_id) for ref in ended]
+        if any(name is not None and name.lineage != run.lineage[:12] for name in names):
+            marks.take_over(run, self._target, checkpoint_id)
 
     def _end_losers(self, winners: Sequence[TransactionRef]) -> None:
         """Abort what attempts of this run left open beside the decided ones: it would hold consumers back."""
-        own = self._running.generation % ids.GENERATIONS
-        losers = [ref for ref, name in self._open() if name.generation == own and ref not in winners]
-        self._abort_all(losers)
+        run = self._running
+        own = (run.lineage[:12], run.generation % ids.GENERATIONS)
+        try:
+            self._abort_all(
+                [ref for ref, name in self._open() if (name.lineage, name.generation) == own and ref not in winners]
+            )
+        except SinkError as error:
+            # The checkpoint is committed; the sweep before the next one does it.
+            logger.info("open transactions beside those of the checkpoint are left to the next sweep: %s", error)
 
     def _judge(
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], codes: Sequence[int]
@@ -107,7 +127,8 @@ class TwoPhase(TwoPhaseCommitSink):
             if refused is not None:
                 raise refused
         unsettled = [c for c, code in zip(committables, codes, strict=True) if code in _SETTLE]
-        found = marks.read(self._target.settings, [c["mark"] for c in unsettled]) if unsettled else {}
+        groups = [c["mark"] for c in unsettled]
+        found = marks.read(self._target.settings, groups, owner=self._target.owner) if unsettled else {}
         lost = [c for c in unsettled if not committed_by_mark(checkpoint_id, c, found[c["mark"]])]
         if lost:
             raise self._lost(checkpoint_id, lost, len(committables))
@@ -115,7 +136,10 @@ class TwoPhase(TwoPhaseCommitSink):
             return Outcome.RETRY
         strange = [code for code in codes if code and code not in _SETTLE]
         if strange:
-            raise CommitError(f"sink {self.name!r}: Kafka answered error {strange[0]} to EndTxn")
+            raise CommitError(
+                f"sink {self.name!r}: Kafka at {self._target.servers} answered error {strange[0]} to EndTxn; trying "
+                "again may help, the checkpoint stays decided"
+            )
         return Outcome.ALREADY_COMMITTED if len(unsettled) == len(codes) else Outcome.COMMITTED
 
     def _lost(self, checkpoint_id: CheckpointId, lost: Sequence[Mapping[str, Any]], total: int) -> LostError:
@@ -141,15 +165,25 @@ class TwoPhase(TwoPhaseCommitSink):
     def recover(
         self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
     ) -> None:
-        """Abort this sink's open transactions of this and older generations that no record names."""
+        """Abort this sink's open transactions of this and older generations that no record names.
+
+        After a take-over also those of other checkpoint locations: what they prepared would hold consumers back.
+        """
         kept = [Committable(self.name, 0, ref_of(c)) for committables in decided.values() for c in committables]
+        own = self._running.lineage[:12]
         undecided = [
             ref
             for ref, name in self._open()
-            if ids.is_own_or_older(name.generation, generation)
+            if (name.lineage != own or ids.is_own_or_older(name.generation, generation))
             and may_undo(Leftover(generation, ref), generation, kept)
         ]
         self._abort_all(undecided)
+
+    def still_prepared(self, committables: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """See TwoPhaseCommitSink: open, and by the same producer and epoch; another is another task's (rule 14)."""
+        described = self._client.describe([c["transactional_id"] for c in committables])
+        held = {transaction.ref for transaction in described if transaction.state == ONGOING}
+        return [c for c in committables if ref_of(c) in held]
 
     def _abort_all(self, refs: Sequence[TransactionRef]) -> None:
         """What is busy is tried again at the next sweep; a missing right is told."""
@@ -159,9 +193,10 @@ class TwoPhase(TwoPhaseCommitSink):
                 raise refused
 
     def _open(self) -> list[tuple[TransactionRef, ids.KafkaId]]:
-        """This sink's open transactions, from this checkpoint location."""
+        """This sink's open transactions, from this checkpoint location; after a take-over from all of them."""
         run = self._running
-        found = self._client.ongoing(ids.prefix(run.pipeline, self.name, run.lineage))
+        everyone, _ = ids.sink_prefixes(run.pipeline, self.name)
+        found = self._client.ongoing(everyone if run.take_over else ids.prefix(run.pipeline, self.name, run.lineage))
         parsed = [(t.ref, ids.parse(t.ref.transactional_id)) for t in found]
         return [(ref, name) for ref, name in parsed if name is not None]
 
@@ -191,58 +226,3 @@ def committed_by_mark(
         mark.offset > checkpoint_id + 1 or (mark.offset == checkpoint_id + 1 and mark.note == committable["nonce"])
         for mark in found
     )
-
-
-class _Transaction:
-    """One task's open transaction."""
-
-    def __init__(self, target: Target, task: Task) -> None:
-        self._target, self._task = target, task
-        self._id = str(ids.make(task))
-        self._producer = target.producer(self._id, identified=True)
-        try:
-            self._producer.initialise()
-            self._producer.begin()
-        except BaseException:
-            # Nobody else would: the task has no transaction to abort yet, and its worker process lives on.
-            self._producer.drop()
-            raise
-        self.writer = RowWriter(target, self._producer)
-        self._ref: TransactionRef
-        self._prepared = False
-
-    def prepare(self) -> dict[str, Any] | None:
-        task, topic = self._task, self.writer.first_topic
-        assert topic is not None
-        mark, nonce = ids.mark_group(self._id, task.lineage), uuid.uuid4().hex
-        self._producer.mark(topic, mark, task.checkpoint_id + 1, nonce)
-        self._producer.mark(topic, ids.ledger_group(task.pipeline, task.sink), task.checkpoint_id + 1, task.lineage)
-        self._producer.flush()
-        self._ref = TransactionRef(self._id, *self._producer.identity())
-        self._producer.drop()
-        self._prepared = True
-        return {
-            "version": 1,
-            "transactional_id": self._id,
-            "producer_id": self._ref.producer_id,
-            "epoch": self._ref.epoch,
-            "mark": mark,
-            "nonce": nonce,
-            "subtask": task.subtask,
-            "rows": self.writer.rows,
-            "servers": self._target.servers,
-            "at": int(time.time() * 1000),
-        }
-
-    def abort(self) -> None:
-        if not self._prepared:
-            try:
-                self._ref = TransactionRef(self._id, *self._producer.identity())
-                self._producer.abort()
-            finally:
-                self._producer.drop()
-        # As the driver would. After `prepare` the producer is gone and the transaction open; before it, librdkafka can
-        # leave it open too: it forgets a partition whose answer arrives in the middle of its abort, and asks for none.
-        with TransactionClient(self._target.settings) as client:
-            if self._prepared or any(t.state == ONGOING and t.ref == self._ref for t in client.describe([self._id])):
-                client.end([self._ref], commit=False)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run, Tasks
 from holdfast.connectors.kafka import ids, marks
-from holdfast.connectors.kafka.arrow import check_rows
-from holdfast.connectors.kafka.rdkafka import ProduceError, TransactionalProducer
+from holdfast.connectors.kafka.denied import denied
+from holdfast.connectors.kafka.offsets import GroupOffset
+from holdfast.connectors.kafka.rdkafka import TransactionalProducer
+from holdfast.connectors.kafka.refusal import ProduceError
+from holdfast.connectors.kafka.rows import check_rows
 from holdfast.connectors.kafka.target import RowWriter, Target
+from holdfast.connectors.kafka.transactions import TransactionClient
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.errors import LostError, RowError
@@ -45,8 +48,40 @@ class WriteAhead(StagedSink):
 
     def write(self, txn: wal.LogWriter, batch: pa.RecordBatch) -> None:
         """See TwoPhaseCommitSink; what could never be published is refused before it is sealed."""
-        check_rows(batch, self._target.topic)
+        check_rows(batch, self._target)
         super().write(txn, batch)
+
+    def pre_commit(self, txn: wal.LogWriter) -> Mapping[str, Any] | None:
+        """See TwoPhaseCommitSink; with all that says where the rows go, should the options change meanwhile (16)."""
+        partitioner = self._target.config.get("partitioner")
+        meant = {"topic": self._target.topic, "partitioner": partitioner, "lineage": self.run.lineage}
+        return {**txn.seal(), "version": 2, **meant}
+
+    def open(self, run: Run) -> None:
+        """See TwoPhaseCommitSink."""
+        super().open(run)
+        self._swept = False
+
+    def recover(
+        self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
+    ) -> None:
+        """See TwoPhaseCommitSink; the first time also ends what killed workers were publishing."""
+        super().recover(pipeline, generation, decided)
+        if self._swept:
+            return
+        run = self.run
+        everyone = ids.sink_prefixes(run.pipeline, self.name)[1]
+        with TransactionClient(self._target.settings, owner=self._target.owner) as client:
+            # No one may come back to that lane for long, and meanwhile it holds consumers back. Its rows are in the
+            # log; whoever still publishes them finds its transaction ended, and does it again.
+            left = client.ongoing(everyone if run.take_over else f"{everyone}{run.lineage[:12]}-")
+            codes = client.end([transaction.ref for transaction in left], commit=False)
+        for transaction, code in zip(left, codes, strict=True):
+            name = transaction.ref.transactional_id
+            refused = denied(code, "abort a transaction", self._target.settings, transactional_id=name)
+            if refused is not None:
+                raise refused
+        self._swept = True
 
     def commit(
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
@@ -97,8 +132,9 @@ class _Publish:
     checkpoint_id: CheckpointId
 
     def __call__(self, handles: Sequence[Mapping[str, Any]]) -> Outcome:
-        run = self.run
-        lane_id = ids.lane(run.pipeline, self.target.sink, run.lineage, handles[0]["subtask"])
+        # The lane of whoever sealed them, also after a take-over: its mark knows whether they were published.
+        lineage = handles[0].get("lineage", self.run.lineage)
+        lane_id = ids.lane(self.run.pipeline, self.target.sink, lineage, handles[0]["subtask"])
         key = (lane_id, self.target.servers)
         with faults.point("commit.subtask"):
             lane = _LANES.pop(key, None)
@@ -117,24 +153,37 @@ class _Publish:
 
     def _initialise(self, lane_id: str, handles: Sequence[Mapping[str, Any]]) -> _Lane:
         """Rule 9: own the id, which ends what it had open and fences all others, and only then read the mark."""
-        run, producer = self.run, self.target.producer(lane_id)
+        producer = _as_sealed(self.target, handles[0]).producer(lane_id)
         try:
             producer.initialise()
-            group, ledger = ids.mark_group(lane_id, self.run.lineage), ids.ledger_group(run.pipeline, self.target.sink)
-            found = marks.read(self.target.settings, [group, ledger])
-            if not any(found.values()) and time.time() - handles[0]["timestamp"] / 1000 > marks.LAST:
-                which = ", ".join(str(handle["subtask"]) for handle in handles)
-                raise LostError(
-                    f"sink {self.target.sink!r}: rows of checkpoint {self.checkpoint_id} (subtasks {which}) were "
-                    "sealed more than six days ago, and brokers forget by then what was published: only you can find "
-                    "out, by looking for the rows",
-                    handles,
-                    certain=False,
-                )
+            group = ids.mark_group(lane_id, handles[0].get("lineage", self.run.lineage))
+            # Stable: what our predecessor committed counts, and its mark may be on its way. It cannot wait for long:
+            # nobody else writes this group, and whatever the lane had open is ended by now.
+            found = self._read(group)
+            if not found and time.time() - handles[0]["timestamp"] / 1000 > marks.LAST:
+                self._check_remembered(handles)
         except BaseException:
             producer.drop()
             raise
-        return _Lane(producer, max((mark.offset for mark in found[group]), default=0))
+        return _Lane(producer, max((mark.offset for mark in found), default=0))
+
+    def _check_remembered(self, handles: Sequence[Mapping[str, Any]]) -> None:
+        """Brokers that remember a mark of this sink, of whatever lane, have not forgotten those of this one."""
+        # Not stable: all lanes write this group, and one that a killed worker left open would hold up all the others.
+        # Its value does not matter here, only that there is one; what is open can only make it newer.
+        if self._read(ids.ledger_group(self.run.pipeline, self.target.sink), stable=False):
+            return
+        which = ", ".join(str(handle["subtask"]) for handle in handles)
+        raise LostError(
+            f"sink {self.target.sink!r}: rows of checkpoint {self.checkpoint_id} (subtasks {which}) were sealed more "
+            "than six days ago, and brokers forget by then what was published: only you can find out, by looking for "
+            "the rows",
+            handles,
+            certain=False,
+        )
+
+    def _read(self, group: str, *, stable: bool = True) -> list[GroupOffset]:
+        return marks.read(self.target.settings, [group], stable=stable, owner=self.target.owner)[group]
 
     def _publish(
         self, key: tuple[str, str], lane: _Lane, handles: Sequence[Mapping[str, Any]], *, patience: float | None = None
@@ -162,19 +211,30 @@ class _Publish:
         patience: float | None,
     ) -> None:
         run, mark = self.run, self.checkpoint_id + 1
-        files = [wal.read_log(run.location, handle) for handle in handles]
+        files = [(_as_sealed(self.target, handle), wal.read_log(run.location, handle)) for handle in handles]
         producer.begin()
-        writer = RowWriter(self.target, producer)
+        topic = None
         try:
-            for batch in itertools.chain.from_iterable(files):
-                writer.write(batch)
+            for target, batches in files:
+                writer = RowWriter(target, producer)
+                for batch in batches:
+                    writer.write(batch)
+                topic = topic or writer.first_topic
         except RowError:
             # The producer is as good as ever, and its open transaction would hold consumers back.
             producer.abort()
             raise
-        assert writer.first_topic is not None
-        for group in (ids.mark_group(lane_id, run.lineage), ids.ledger_group(run.pipeline, self.target.sink)):
-            producer.mark(writer.first_topic, group, mark, run.lineage, timeout=patience)
+        assert topic is not None
+        lane = ids.mark_group(lane_id, handles[0].get("lineage", run.lineage))
+        for group in (lane, ids.ledger_group(run.pipeline, self.target.sink)):
+            producer.mark(topic, group, mark, run.lineage, timeout=patience)
         producer.flush()
         with faults.point("commit.mark"):
             producer.commit()
+
+
+def _as_sealed(target: Target, handle: Mapping[str, Any]) -> Target:
+    """Where these rows were meant to go when they were sealed; version 1 did not say, so it is where they go now."""
+    if handle["version"] < 2:
+        return target
+    return replace(target, topic=handle["topic"], config={**target.config, "partitioner": handle["partitioner"]})

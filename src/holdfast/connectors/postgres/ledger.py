@@ -6,7 +6,8 @@ from typing import Any
 
 from holdfast.checkpoint.ports import Run
 from holdfast.connectors.postgres.names import literal, lock_key, quote
-from holdfast.connectors.postgres.server import Server, drivers, said
+from holdfast.connectors.postgres.server import Server, drivers
+from holdfast.connectors.postgres.trouble import said
 from holdfast.core.model import CheckpointId
 from holdfast.errors import ConfigError
 
@@ -37,7 +38,7 @@ class Ledger:
     @property
     def where(self) -> str:
         """For messages."""
-        return f"the ledger of sink {self.sink!r} (table {self.schema}.ledger of {self.server})"
+        return f"the ledger of sink {self.sink!r} (table {self.schema}.ledger at {self.server})"
 
     def create(self, connection: Any) -> None:
         """Schema and table, if they are not there; a role that may not create them only needs them to be there."""
@@ -55,7 +56,7 @@ class Ledger:
             self.server.in_one_go(connection, lock, *steps)
         except psycopg.errors.InsufficientPrivilege as error:
             raise ConfigError(
-                f"sink {self.sink!r} may not create its schema for staging and ledger in {self.server}: {said(error)}. "
+                f"sink {self.sink!r} may not create its schema for staging and ledger at {self.server}: {said(error)}. "
                 f"Let an administrator run: CREATE SCHEMA {quote(self.schema)} AUTHORIZATION the_role"
             ) from error
 
@@ -67,12 +68,13 @@ class Ledger:
         return dict(connection.execute(statement, (pipeline, self.sink)).fetchall())
 
     def take_over(self, connection: Any, run: Run) -> None:
-        """Own the name from here on, with nothing marked as delivered: what this log still owes must not be skipped."""
+        """Own the name from here on; marked as delivered is what commit records say, so what is owed is not skipped."""
+        known = run.committed.get(self.sink)
         self.server.in_one_go(
             connection,
             self.lock(run),
             f"DELETE FROM {self.table} WHERE {self._mine(run)}",  # noqa: S608
-            self.add(run, -1, 0),
+            self.add(run, -1 if known is None else known.checkpoint_id, 0),
         )
 
     def lock(self, run: Run) -> str:
@@ -80,8 +82,12 @@ class Ledger:
         return f"SELECT pg_advisory_xact_lock({lock_key('holdfast ledger', run.pipeline, self.sink)})"
 
     def refuse(self, run: Run, checkpoint_id: CheckpointId) -> str:
-        """Fails with REFUSED when this checkpoint is done, or the name belongs to another location."""
-        wrong = f"lineage <> {literal(run.lineage)} OR checkpoint_id >= {checkpoint_id}"
+        """Fails with REFUSED when this checkpoint is done, or the name belongs to another location.
+
+        Of this checkpoint only the row of the whole counts: some of its subtasks may have been prepared transactions.
+        """
+        done = f"checkpoint_id > {checkpoint_id} OR (checkpoint_id = {checkpoint_id} AND part = '')"
+        wrong = f"lineage <> {literal(run.lineage)} OR {done}"
         body = (
             f"BEGIN IF EXISTS (SELECT FROM {self.table} WHERE {self._mine(run)} AND ({wrong})) THEN "
             f"RAISE EXCEPTION 'the ledger forbids this commit' USING ERRCODE = '{REFUSED}'; END IF; END"

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run, Tasks
-from holdfast.connectors.postgres import staging, two_phase
+from holdfast.connectors.postgres import moving, staging, two_phase
+from holdfast.connectors.postgres.catalog import create_statement, resolve
 from holdfast.connectors.postgres.ledger import Ledger
-from holdfast.connectors.postgres.names import check_identifier, parse_table
+from holdfast.connectors.postgres.names import TableName, check_identifier, parse_table
 from holdfast.connectors.postgres.server import Server, drivers
 from holdfast.connectors.postgres.staging import StagingWriter
-from holdfast.connectors.postgres.table import Target, Upsert, create_statement, resolve
+from holdfast.connectors.postgres.table import Target, Upsert
 from holdfast.connectors.postgres.two_phase import PreparingWriter
+from holdfast.connectors.postgres.writer import Writer
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
-from holdfast.errors import ConfigError, HoldfastError, RowError
+from holdfast.errors import ConfigError, RestoredEndpointError, RowError, SinkError
 from holdfast.sinks.ledger import check_ledger
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 MODES = ("ledger", "two-phase", "upsert")
-Writer = StagingWriter | PreparingWriter
 
 
 class PostgresSink(TwoPhaseCommitSink):
@@ -59,11 +60,15 @@ class PostgresSink(TwoPhaseCommitSink):
             raise ConfigError(f"key and order_by belong to mode='upsert'; mode={mode!r} appends every row")
         if isinstance(lock_timeout, bool) or not isinstance(lock_timeout, (int, float)) or lock_timeout <= 0:
             raise ConfigError(f"lock_timeout must be a number of seconds above 0, not {lock_timeout!r}")
-        self.server = Server(dsn, lock_timeout)
         self.table = parse_table(table)
         self.schema = check_identifier("schema", schema)
         self.mode, self.create = mode, bool(create)
         self.name = check_name("name", name or f"postgres-{self.table}"[:100])
+        self.server = Server(dsn, lock_timeout, self.name)
+        #: a staging table keeps for as long as nobody drops it; a prepared transaction can be rolled back by hand, and
+        #: what the endpoint then lacks is taken from the replay, which Spark has only until the batch returns
+        self.overlaps = mode != "two-phase"
+        self.repairable = mode == "two-phase"
         self._asked = Upsert(tuple(key), order_by)
         self._upsert = self._asked
         self._target: Target | None = None
@@ -75,17 +80,27 @@ class PostgresSink(TwoPhaseCommitSink):
         """See TwoPhaseCommitSink."""
         self._run = run
         self._check_columns(run.schema)
-        self.server.keeps = True
+        self.server.keep_connections()
         ledger = self._ledger
-        with self.server.connect(patience=0) as connection:
+        with self.server.connect(self.table, starting=True) as connection:
             ledger.create(connection)
             if self.mode == "two-phase":
                 two_phase.check_server(connection, self.name)
             if run.take_over:
                 ledger.take_over(connection, run)
-            check_ledger(run, ledger.where, ledger.read(connection, run.pipeline))
+            self._check_ledger(ledger.read(connection, run.pipeline))
             if run.schema is not None:
                 self._find_table(connection, run.schema)
+
+    def _check_ledger(self, found: Mapping[str, CheckpointId]) -> None:
+        try:
+            check_ledger(self.run, self._ledger.where, found, sink=self.name)
+        except RestoredEndpointError as error:
+            raise RestoredEndpointError(
+                f"{error}. If it is not the database but one of the options dsn and schema that is another than "
+                "before: start with the former ones",
+                error.behind,
+            ) from None
 
     def close(self) -> None:
         """See TwoPhaseCommitSink."""
@@ -98,8 +113,8 @@ class PostgresSink(TwoPhaseCommitSink):
                 connection.execute(create_statement(self.table, schema, self._asked.key))
             self._target, self._upsert = resolve(connection, self.name, self.table, schema, self._asked)
         except psycopg.errors.LockNotAvailable as error:
-            raise HoldfastError(
-                f"sink {self.name!r}: table {self.table} of {self.server} is locked by somebody for longer than "
+            raise SinkError(
+                f"sink {self.name!r} ({self.address}): table {self.table} is locked by somebody for longer than "
                 f"lock_timeout ({self.server.lock_timeout_ms / 1000:g} s): pg_stat_activity and pg_prepared_xacts tell "
                 "by whom. Start again when it is free"
             ) from error
@@ -111,9 +126,11 @@ class PostgresSink(TwoPhaseCommitSink):
 
         Both kinds: the mode may have been another before the restart.
         """
-        kept = {c.get("table") or c["gid"] for committables in decided.values() for c in committables}
-        with self.server.connect() as connection:
-            staging.sweep(connection, self.run, self.name, self.schema, generation, kept)
+        every = [c for committables in decided.values() for c in committables]
+        kept = {c["gid"] if c["kind"] == two_phase.KIND else c["table"] for c in every}
+        schemas = {self.schema, *(c["schema"] for c in every if "schema" in c)}
+        with self.server.connect(self.table) as connection:
+            staging.sweep(connection, self.run, self.name, schemas, generation, kept)
             two_phase.sweep(connection, self.run, self.name, generation, kept)
 
     def validate(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks) -> None:
@@ -126,17 +143,35 @@ class PostgresSink(TwoPhaseCommitSink):
                     "nothing says which is the last. Give the sink order_by='column', or drop duplicates in the query"
                 )
 
+    def still_prepared(self, committables: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        """See TwoPhaseCommitSink."""
+        staged, prepared = _kinds(committables)
+        with self.server.connect(self.table) as connection:
+            gone = staging.missing(connection, staged) if staged else []
+            held = two_phase.prepared(connection, prepared) if prepared else set()
+        return [c for c in committables if (c["gid"] in held if c in prepared else c not in gone)]
+
+    def rows_of(self, committables: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch] | None:
+        """See TwoPhaseCommitSink. Nobody can look into a prepared transaction."""
+        staged, prepared = _kinds(committables)
+        return None if prepared else staging.rows_of(self.server, staged)
+
     def commit(
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
     ) -> Outcome | None:
-        """Make the checkpoint visible, in the way it was prepared."""
-        kinds = {c["kind"] for c in committables}
-        if kinds == {staging.KIND}:
-            name = self.target.name
-            return staging.commit(self._ledger, self.run, name, self._upsert, checkpoint_id, committables)
-        if kinds == {two_phase.KIND}:
-            return two_phase.commit(self._ledger, self.run, checkpoint_id, committables)
-        raise ConfigError(f"sink {self.name!r}: checkpoint {checkpoint_id} was prepared by another version of holdfast")
+        """Make the checkpoint visible, in the way it was prepared, whatever the options are now (rule 16)."""
+        staged, prepared = _kinds(committables)
+        if len(staged) + len(prepared) < len(committables):
+            raise ConfigError(
+                f"sink {self.name!r}: checkpoint {checkpoint_id} was prepared by a newer version of holdfast: use that"
+            )
+        outcomes = set()
+        if prepared:
+            outcomes.add(two_phase.commit(self._ledger_of(prepared), self.run, checkpoint_id, prepared))
+        if staged:
+            options = self._options
+            outcomes.add(moving.commit(self._ledger_of(staged), self.run, options, checkpoint_id, staged))
+        return outcomes.pop() if len(outcomes) == 1 else Outcome.COMMITTED
 
     # -- in the task ------------------------------------------------------------------------------------------------
 
@@ -144,7 +179,7 @@ class PostgresSink(TwoPhaseCommitSink):
         """See TwoPhaseCommitSink."""
         if self.mode == "two-phase":
             return PreparingWriter(self.server, self._ledger, self.run, self.target, task)
-        return StagingWriter(self.server, self.schema, self.target, task)
+        return StagingWriter(self.server, self.schema, self.target, self._upsert, task)
 
     def write(self, txn: Writer, batch: pa.RecordBatch) -> None:
         """See TwoPhaseCommitSink."""
@@ -163,6 +198,11 @@ class PostgresSink(TwoPhaseCommitSink):
     def abort(self, txn: Writer) -> None:
         """See TwoPhaseCommitSink."""
         txn.abort()
+
+    @property
+    def address(self) -> str:
+        """See TwoPhaseCommitSink."""
+        return self.server.address
 
     # -- what a run knows -------------------------------------------------------------------------------------------
 
@@ -184,6 +224,13 @@ class PostgresSink(TwoPhaseCommitSink):
     def _ledger(self) -> Ledger:
         return Ledger(self.server, self.schema, self.name)
 
+    def _ledger_of(self, committables: Sequence[Mapping[str, Any]]) -> Ledger:
+        """The one that knows whether they were committed before; the option may have been another then."""
+        return Ledger(self.server, min(c.get("schema", self.schema) for c in committables), self.name)
+
+    def _options(self) -> tuple[TableName, Upsert]:
+        return self.target.name, self._upsert
+
     def _check_columns(self, schema: pa.Schema | None) -> None:
         if schema is None:
             return
@@ -194,3 +241,9 @@ class PostgresSink(TwoPhaseCommitSink):
                 f"sink {self.name!r}: key and order_by must be columns of the DataFrame; {', '.join(missing)} is not "
                 f"among {', '.join(schema.names)}"
             )
+
+
+def _kinds(committables: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """(staged, prepared); a repair under another mode leaves both in one checkpoint."""
+    known = [c for c in committables if c["version"] <= 2]
+    return [c for c in known if c["kind"] == staging.KIND], [c for c in known if c["kind"] == two_phase.KIND]

@@ -6,17 +6,17 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from holdfast.checkpoint.ports import Run
 from holdfast.connectors.postgres.ledger import Ledger
 from holdfast.connectors.postgres.names import literal, make_gid, names_digest, new_staging_table, parse_gid, quote
-from holdfast.connectors.postgres.server import RAISE_PREPARED, Server, blame, drivers
+from holdfast.connectors.postgres.server import Server, drivers
 from holdfast.connectors.postgres.table import Target
+from holdfast.connectors.postgres.trouble import RAISE_PREPARED
+from holdfast.connectors.postgres.writer import Writer
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, LostError
 from holdfast.sinks.ledger import check_ledger
 
 logger = logging.getLogger("holdfast")
@@ -25,50 +25,45 @@ KIND = "prepared"
 _GONE = "42704"
 
 
-class PreparingWriter:
+class PreparingWriter(Writer):
     """One task's rows in a transaction that outlives its connection.
 
     Rows go straight into the table, or, where a column has to be cast by the server, through a table that this same
     transaction creates and drops (a temporary one could not be prepared).
     """
 
-    kind = KIND
-
     def __init__(self, server: Server, ledger: Ledger, run: Run, target: Target, task: Task) -> None:
-        self._server, self._ledger, self._run, self._target, self._task = server, ledger, run, target, task
+        self._ledger, self._run = ledger, run
         self._gid = make_gid(task)
-        self._rows = 0
         self._may_be_prepared = False
-        self._through = (ledger.schema, new_staging_table()) if target.cast_by_server else None
-        self._session = server.session(plain=target.plain)
+        super().__init__(server, target, task, (ledger.schema, new_staging_table()) if target.cast_by_server else None)
         try:
-            if self._through is not None:
-                self._execute(target.staging_statement(*self._through))
+            if self._stage is not None:
+                self._execute(target.staging_statement(*self._stage))
         except BaseException:
             self._session.close()
             raise
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Append rows."""
-        name = self._target.name
-        schema, table = self._through or (str(name.schema), name.table)
-        try:
-            self._session.ingest(schema, table, self._target.to_wire(batch), own=self._through is not None)
-        except self._session.error as error:
-            raise blame(self._task.sink, name, error) from None
-        self._rows += batch.num_rows
-
     def prepare(self) -> dict[str, Any]:
         """Add the ledger row, which says later that this very transaction was committed, and prepare."""
-        if self._through is not None:
-            schema, table = self._through
-            self._execute(self._target.move_statement(schema, table))
+        if self._stage is not None:
+            schema, table = self._stage
+            self._cast(self._target.move_statement(schema, table))
             self._execute(f"DROP TABLE {quote(schema)}.{quote(table)}")
         self._execute(self._ledger.add(self._run, self._task.checkpoint_id, self._rows, self._gid))
         self._may_be_prepared = True
         self._execute(f"PREPARE TRANSACTION {literal(self._gid)}")
         self._session.keep()
-        return {"version": 1, "kind": KIND, "gid": self._gid, "subtask": self._task.subtask, "rows": self._rows}
+        return {
+            "version": 2,
+            "kind": KIND,
+            "mode": "two-phase",
+            "gid": self._gid,
+            "schema": self._ledger.schema,
+            "target": [self._target.name.schema, self._target.name.table],
+            "subtask": self._task.subtask,
+            "rows": self._rows,
+        }
 
     def abort(self) -> None:
         """Roll back, prepared or not."""
@@ -76,12 +71,6 @@ class PreparingWriter:
         if self._may_be_prepared:
             with self._server.connect() as connection:
                 _end(connection, "ROLLBACK", self._gid)
-
-    def _execute(self, statement: str) -> None:
-        try:
-            self._session.execute(statement)
-        except self._session.error as error:
-            raise blame(self._task.sink, self._target.name, error) from None
 
 
 def check_server(connection: Any, sink: str) -> None:
@@ -105,28 +94,42 @@ def commit(ledger: Ledger, run: Run, checkpoint_id: CheckpointId, committables: 
         for committable in ordered:
             with faults.point("commit.subtask"):
                 if not _end(connection, "COMMIT", committable["gid"]):
-                    gone.append(committable["gid"])
-        # A later checkpoint in the ledger was prepared after this one was complete, whatever was pruned since.
-        in_doubt = gone if known.get(run.lineage, -1) <= checkpoint_id else []
-        if in_doubt and set(in_doubt) - ledger.parts(connection, run, in_doubt):
-            return Outcome.LOST
+                    gone.append(committable)
         gids = [c["gid"] for c in ordered]
         ledger.server.in_one_go(connection, ledger.adopt(run, gids), ledger.prune(run, checkpoint_id))
+        # A later checkpoint in the ledger was prepared after this one was complete, whatever was pruned since.
+        in_doubt = gone if known.get(run.lineage, -1) <= checkpoint_id else []
+        done = ledger.parts(connection, run, [c["gid"] for c in in_doubt]) if in_doubt else set()
+    lost = [c for c in in_doubt if c["gid"] not in done]
+    if lost:
+        raise LostError(
+            f"sink {ledger.sink!r} ({ledger.server}): {len(lost)} of {len(ordered)} prepared transactions of "
+            f"checkpoint {checkpoint_id} ({sum(c['rows'] for c in lost)} rows, subtasks "
+            f"{', '.join(str(c['subtask']) for c in lost)}) are gone without having been committed: somebody rolled "
+            "them back, or the database was restored from a backup",
+            lost,
+        )
     return Outcome.ALREADY_COMMITTED if len(gone) == len(ordered) else Outcome.COMMITTED
 
 
+def prepared(connection: Any, committables: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The gids of those of them that the server still holds."""
+    held = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND gid = ANY (%s)"
+    return {row[0] for row in connection.execute(held, ([c["gid"] for c in committables],)).fetchall()}
+
+
 def sweep(connection: Any, run: Run, sink: str, generation: int, kept: Collection[str]) -> None:
-    """Roll back this sink's prepared transactions of this and older generations that no record names."""
+    """Roll back this sink's prepared transactions of this and older generations that no record names.
+
+    A take-over also rolls back those of other lineages: they would hold their locks for ever.
+    """
     mine = names_digest(run.pipeline, sink)
     listed = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
     for (text,) in connection.execute(listed).fetchall():
         gid = parse_gid(text)
-        if (
-            gid is not None
-            and (gid.names, gid.lineage) == (mine, run.lineage)
-            and gid.generation <= generation
-            and text not in kept
-        ):
+        if gid is None or gid.names != mine or text in kept:
+            continue
+        if gid.generation <= generation if gid.lineage == run.lineage else run.take_over:
             try:
                 _end(connection, "ROLLBACK", text)
             except drivers()[0].errors.ObjectNotInPrerequisiteState:

@@ -6,8 +6,10 @@ whose form the table's column reads. A type without such a form is staged as tex
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -33,6 +35,12 @@ _EXACT = {
     **dict.fromkeys(_TEXT, pa.string()),
 }
 _INTEGER_BITS = {"int2": 16, "int4": 32, "int8": 64}
+#: The first and the last value that the server takes, by Arrow's count; what lies beyond Arrow's own range is left out.
+_RANGES = {
+    pa.date32(): (-2_440_588, 2_145_042_905 - 1),
+    pa.timestamp("us"): (-210_866_803_200_000_000, (1 << 63) - 1),
+    pa.timestamp("us", "UTC"): (-210_866_803_200_000_000, (1 << 63) - 1),
+}
 _LARGEST_INTEGER = pa.decimal128(20, 0)
 
 
@@ -43,16 +51,45 @@ class SqlType:
     base: str
     is_array: bool
     spelled: str
-    #: digits after the point of a numeric; None: any number
-    scale: int | None = None
+    #: as the catalog keeps length, precision or scale; -1: none
+    modifier: int = -1
+    #: how SQL spells it without these, or the type below a domain
+    unlimited: str = ""
+
+    @property
+    def scale(self) -> int | None:
+        """Digits after the point of a numeric, below 0 before it; None: any number."""
+        if self.base != "numeric" or self.modifier < 4:
+            return None
+        return (((self.modifier - 4) & 0x7FF) ^ 1024) - 1024
+
+    @property
+    def most(self) -> int | None:
+        """How many characters a text may have; None: any number."""
+        if self.base in ("varchar", "bpchar") and self.modifier >= 4:
+            return self.modifier - 4
+        return 1 if self.base == "char" else None
+
+    @property
+    def step(self) -> int:
+        """The microseconds that a time is rounded to."""
+        if self.base not in ("time", "timestamp", "timestamptz", "interval") or self.modifier < 0:
+            return 1
+        return int(10 ** max(0, 6 - (self.modifier & 0xFFFF)))
 
 
 @dataclass(frozen=True)
 class Wire:
-    """How a column travels: cast to this Arrow type, after one of a few conversions."""
+    """How a column travels: cast to this Arrow type, after one of a few conversions.
+
+    What the server would cut or round in silence is refused: texts of more than `most` characters, and times between
+    two `step`s of so many microseconds.
+    """
 
     arrow: pa.DataType
     how: str = "cast"
+    most: int | None = None
+    step: int = 1
 
     @property
     def as_text(self) -> bool:
@@ -72,10 +109,14 @@ def wire(given: pa.DataType, wanted: SqlType) -> Wire | str:
         return Wire(pa.binary(), "jsonb")
     if wanted.base == "numeric":
         return _wire_numeric(given, wanted)
+    if wanted.base == "money":
+        return "it rounds and depends on the server's language: make the column numeric"
     if wanted.base not in _EXACT:
-        return Wire(pa.string(), "text") if _is_text(given) else "cast it to string in the query"
+        return Wire(pa.string(), "text", wanted.most) if _is_text(given) else "cast it to string in the query"
+    if wanted.base == "interval" and wanted.modifier >= 0 and wanted.modifier >> 16 & 0x7FFF != 0x7FFF:
+        return "it keeps some fields only: make the column interval"
     if _fits(given, wanted.base):
-        return Wire(_EXACT[wanted.base])
+        return Wire(_EXACT[wanted.base], most=wanted.most, step=wanted.step)
     return _advice(given, wanted.base)
 
 
@@ -86,24 +127,23 @@ def _wire_array(given: pa.DataType, wanted: SqlType) -> Wire | str:
         return "make it an array in the query"
     if _is.is_null(given.value_type):
         return "cast its elements to a type in the query"
-    inner = wire(given.value_type, SqlType(wanted.base, False, wanted.spelled, wanted.scale))
+    inner = wire(given.value_type, replace(wanted, is_array=False))
     if isinstance(inner, str):
         return inner
     if inner.how == "cast" and wanted.base not in ("varchar", "bpchar", "name", "json", "citext"):
-        return Wire(pa.list_(inner.arrow))
+        return Wire(pa.list_(inner.arrow), step=inner.step)
     if _is_text(given.value_type):
         return Wire(pa.list_(pa.string()), "text")
     return "use an array of text, numbers, dates or timestamps"
 
 
 def _wire_numeric(given: pa.DataType, wanted: SqlType) -> Wire | str:
-    if _is.is_integer(given):
-        return Wire(_LARGEST_INTEGER)
-    if not _is.is_decimal(given):
+    digits = 0 if _is.is_integer(given) else given.scale if _is.is_decimal(given) else None
+    if digits is None:
         return "cast it to decimal in the query"
-    if wanted.scale is not None and given.scale > wanted.scale:
+    if wanted.scale is not None and digits > wanted.scale:
         return f"it would be rounded to {wanted.scale} digits after the point: cast it in the query"
-    return Wire(given)
+    return Wire(_LARGEST_INTEGER if _is.is_integer(given) else given)
 
 
 def _is_text(given: pa.DataType) -> bool:
@@ -173,8 +213,9 @@ _CREATED = {
 
 
 def convert(name: str, column: pa.Array, target: Wire) -> pa.Array:
-    """One column's values in their form for the wire."""
+    """One column's values in their form for the wire; RowError for what the server cannot keep as it is."""
     try:
+        _check(column, target)
         if target.how == "null":
             return pa.nulls(len(column), target.arrow)
         if target.how == "uuid":
@@ -182,9 +223,51 @@ def convert(name: str, column: pa.Array, target: Wire) -> pa.Array:
         if target.how == "jsonb":
             # The binary form of jsonb: the number of its version, and the text.
             return pc.binary_join_element_wise(b"\x01", column.cast(pa.binary()), b"")
-        return column if column.type == target.arrow else column.cast(target.arrow)
+        made = column if column.type == target.arrow else column.cast(target.arrow)
+        _check_times(made, target.step)
+        return made
     except (pa.ArrowInvalid, ValueError) as error:
         raise RowError(f"column {name!r}: {error}") from error
+
+
+def _check(column: pa.Array, target: Wire) -> None:
+    """Raise for texts that are too long: blanks at their end the server would cut off in silence."""
+    if target.most is None or not _is_text(column.type):
+        return
+    longest = pc.max(pc.binary_length(column)).as_py() or 0
+    if longest <= target.most:
+        return
+    lengths = pc.utf8_length(column)
+    if (pc.max(lengths).as_py() or 0) > target.most:
+        raise ValueError(f"{_shown(column, pc.greater(lengths, target.most))} has more than {target.most} characters")
+
+
+def _check_times(column: pa.Array, step: int) -> None:
+    """Raise for days and times that PostgreSQL does not have, or would round."""
+    while _is.is_list(column.type):
+        column = column.flatten()
+    kind = column.type
+    if kind in _RANGES and len(column) > column.null_count:
+        number = column.cast(pa.int32() if _is.is_date(kind) else pa.int64())
+        first, last = pc.min_max(number).as_py().values()
+        low, high = _RANGES[kind]
+        if first < low or last > high:
+            what = "day" if _is.is_date(kind) else "microsecond"
+            raise ValueError(f"{what} {first if first < low else last} from 1970 on is out of PostgreSQL's range")
+    if step > 1 and len(column):
+        number = column.cast(pa.int64()).fill_null(0)
+        between = np.not_equal(np.remainder(number.to_numpy(zero_copy_only=False), step), 0)
+        if between.any():
+            raise ValueError(f"{_shown(column, pa.array(between))} would be rounded: give the column more digits")
+
+
+def _shown(column: pa.Array, which: Any) -> str:
+    """The first of some values, shortened."""
+    try:
+        text = repr(column.filter(which)[0].as_py())
+    except (ValueError, OverflowError):  # not UTF-8, or a time that Python does not have
+        text = "a value"
+    return text if len(text) <= 60 else f"{text[:56]}...{text[0]}"
 
 
 def _uuid(column: pa.Array) -> pa.Array:
@@ -192,7 +275,7 @@ def _uuid(column: pa.Array) -> pa.Array:
     digits = pc.replace_substring(column.cast(pa.string()), "-", "").fill_null("0" * 32)
     wrong = pc.filter(column, pc.not_equal(pc.binary_length(digits), 32))
     if len(wrong):
-        raise ValueError(f"{wrong[0].as_py()!r} is not a uuid")
+        raise ValueError(f"{_shown(wrong, pa.array([True] + [False] * (len(wrong) - 1)))} is not a uuid")
     # Every value has 32 bytes, so one call reads them all, straight from the array's buffer.
     buffer, start = digits.buffers()[2], 32 * digits.offset
     text = b"" if buffer is None else buffer.to_pybytes()[start : start + 32 * len(digits)]

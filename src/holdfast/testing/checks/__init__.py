@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from holdfast.testing.bench import Bench
-from holdfast.testing.checks import bad_days, good_days, neighbours
+from holdfast.testing.checks import after_decision, bad_days, good_days, neighbours
 
 Check = Callable[[Bench], None]
 
@@ -32,6 +32,11 @@ _ORDER: tuple[Check, ...] = (
     bad_days.recovery_is_repeated,
     bad_days.replay_with_other_partitions,
     bad_days.every_fault_point,
+    after_decision.bad_value_is_refused_in_the_task,
+    after_decision.still_prepared_tells_the_truth,
+    after_decision.changed_options_change_nothing_decided,
+    after_decision.restored_endpoint_is_refused,
+    after_decision.repair_is_repeated,
     neighbours.other_pipelines_are_left_alone,
     neighbours.other_locations_are_left_alone,
     neighbours.other_sinks_are_left_alone,

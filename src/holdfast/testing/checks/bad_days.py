@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from holdfast.checkpoint.records import decode
 from holdfast.core import faults
 from holdfast.core.model import Committable
@@ -11,9 +9,10 @@ from holdfast.core.naming import escape
 from holdfast.errors import CommitError, InjectedFault
 from holdfast.sinks.subtask import make_task, running
 from holdfast.sinks.write_ahead import WriteAheadSink
-from holdfast.testing.bench import Bench, NotApplicable, Row, require
+from holdfast.testing.bench import Bench, NotApplicable, require
 from holdfast.testing.checks.companion import Companion, CompanionError
-from holdfast.testing.local import LocalBatch, LocalRun, TaskFailed, armed, travel
+from holdfast.testing.checks.steps import catch_up, crash, fails, replay
+from holdfast.testing.local import Died, TaskFailed, travel
 
 
 def abort_undoes_a_prepared_task(bench: Bench) -> None:
@@ -49,7 +48,7 @@ def failed_task_leaves_nothing(bench: Bench) -> None:
     """One task fails, its siblings have prepared: nothing of the checkpoint stays, the replay delivers once (T5)."""
     query, rows = bench.query(), bench.rows()
     run = bench.start(query)
-    _fails(run, 0, bench.batch(rows, 3, failing=2), TaskFailed)
+    fails(run, 0, bench.batch(rows, 3, failing=2), TaskFailed)
     bench.expect_nothing(rows, "a task of the checkpoint failed")
     if bench.exactly_once:
         bench.expect_clean(query, "after a task failed and the driver recovered")
@@ -63,7 +62,7 @@ def failed_companion_leaves_nothing(bench: Bench) -> None:
     """Another sink of the stream cannot pre-commit: this one delivers nothing either (T8)."""
     query, rows = bench.query(), bench.rows()
     run = bench.start(query, Companion("pre_commit"))
-    _fails(run, 0, bench.batch(rows), CompanionError)
+    fails(run, 0, bench.batch(rows), CompanionError)
     bench.expect_nothing(rows, "another sink of the stream failed to pre-commit")
     run = bench.start(query, Companion())
     run.run(0, bench.batch(rows))
@@ -75,9 +74,9 @@ def companion_commits_later(bench: Bench) -> None:
     """Another sink cannot commit a decided checkpoint: the restart finishes both, and this one once (T6, T8)."""
     query, rows = bench.query(), bench.rows()
     run = bench.start(query, Companion("commit"))
-    _fails(run, 0, bench.batch(rows), CommitError)
+    fails(run, 0, bench.batch(rows), CommitError)
     run = bench.start(query, Companion())
-    _replay(run, 0, bench.batch(rows))
+    replay(run, 0, bench.batch(rows))
     run.close()
     bench.expect(rows, "after the restart finished the commit")
 
@@ -102,7 +101,7 @@ def crash_before_the_decision(bench: Bench) -> None:
     prepared: list[Committable] = []
     run = bench.start(query)
     batch = bench.batch(rows, 3, prepared=lambda reports: prepared.extend(c for r in reports for c in r.committables))
-    _crash(run, 0, batch, "decision=error")
+    crash(bench, run, 0, batch, "decision=error")
     bench.expect_nothing(rows, "the driver died before the decision")
     run = bench.start(query)
     bench.expect_nothing(rows, "a new driver recovered from a crash before the decision")
@@ -117,11 +116,11 @@ def crash_after_the_decision(bench: Bench) -> None:
     """The driver died after the decision: the restart commits it, from the record alone, before new rows (T2, T4)."""
     query, rows, more = bench.query(), bench.rows(), bench.rows()
     run = bench.start(query)
-    _crash(run, 0, bench.batch(rows, 3), "decision=lost")
+    crash(bench, run, 0, bench.batch(rows, 3), "decision=lost")
     run = bench.start(query)
     run.deliver()
     bench.expect(rows, "a new driver started after a crash that followed the decision")
-    _replay(run, 0, bench.batch(rows, 3))
+    replay(run, 0, bench.batch(rows, 3))
     bench.expect(rows, "after Spark's replay of the decided batch")
     run.run(1, bench.batch(more))
     run.close()
@@ -132,7 +131,7 @@ def commit_is_repeated(bench: Bench) -> None:
     """Committed, then the driver died before it could record that: committing again changes nothing (T3)."""
     query, rows = bench.query(), bench.rows()
     run = bench.start(query)
-    _crash(run, 0, bench.batch(rows, 3), "commit.record=error")
+    crash(bench, run, 0, bench.batch(rows, 3), "commit.record=error")
     bench.expect(rows, "after the first commit")
     run = bench.start(query)
     run.deliver()
@@ -140,7 +139,7 @@ def commit_is_repeated(bench: Bench) -> None:
     name = f"commits/0.{escape(run.sinks[0].name)}.json"
     outcome = decode(query.storage.read(name), name, "commit")["outcome"]
     require(outcome in ("committed", "already_committed"), f"the second commit answered {outcome!r}")
-    _replay(run, 0, bench.batch(rows, 3))
+    replay(run, 0, bench.batch(rows, 3))
     run.close()
     bench.settle(query, rows)
 
@@ -149,7 +148,7 @@ def commit_answer_is_lost(bench: Bench) -> None:
     """A commit that worked and was answered by an error is repeated and changes nothing (T3, T6)."""
     query, rows = bench.query(), bench.rows()
     run = bench.start(query)
-    with armed("commit.sink=lost"):
+    with bench.armed("commit.sink=lost"):
         run.run(0, bench.batch(rows, 3))
         run.deliver()
     bench.expect(rows, "after a commit whose answer was lost")
@@ -161,7 +160,7 @@ def commit_is_retried(bench: Bench) -> None:
     """A commit that failed is tried again, or lags and is delivered in order (T6, W5, W6)."""
     query, rows, more = bench.query(), bench.rows(), bench.rows()
     run = bench.start(query)
-    with armed("commit.sink=error"):
+    with bench.armed("commit.sink=error"):
         run.run(0, bench.batch(rows))
     run.run(1, bench.batch(more))
     run.deliver()
@@ -177,7 +176,7 @@ def mark_is_lost(bench: Bench) -> None:
     for fault in ("commit.mark=error", "commit.subtask=lost@2"):
         query, rows = bench.query(), bench.rows()
         run = bench.start(query)
-        with armed(fault):
+        with bench.armed(fault):
             run.run(0, bench.batch(rows, 3))
         run.deliver()
         bench.expect(rows, f"after a resend ({fault})")
@@ -189,18 +188,18 @@ def recovery_is_repeated(bench: Bench) -> None:
     """Recovery that dies half way and is begun again ends the same; so does recovery with nothing to do (T4)."""
     query, rows, more = bench.query(), bench.rows(), bench.rows()
     run = bench.start(query)
-    _crash(run, 0, bench.batch(rows), "decision=lost")
+    crash(bench, run, 0, bench.batch(rows), "decision=lost")
     for fault in ("recovery=error", "commit.record=error", "recovery=lost"):
         try:
-            with armed(fault):
+            with bench.armed(fault, died=True):
                 bench.start(query)
-        except InjectedFault:
+        except Died:
             continue
     run = bench.start(query)
     run.deliver()
     bench.expect(rows, "after recovery died three times")
-    _replay(run, 0, bench.batch(rows))
-    _crash(run, 1, bench.batch(more), "decision=error")
+    replay(run, 0, bench.batch(rows))
+    crash(bench, run, 1, bench.batch(more), "decision=error")
     for _ in range(2):
         bench.start(query)
         bench.expect_nothing(more, "recovered twice from a crash before the decision")
@@ -216,12 +215,12 @@ def replay_with_other_partitions(bench: Bench) -> None:
     """The replay is split differently: a decided layout is kept, an undecided one leaves nothing behind (W4, P4)."""
     query, first, second = bench.query(), bench.rows(), bench.rows()
     run = bench.start(query)
-    _crash(run, 0, bench.batch(first, 3), "decision=error")
+    crash(bench, run, 0, bench.batch(first, 3), "decision=error")
     run = bench.start(query)
     run.run(0, bench.batch(first, 1))
-    _crash(run, 1, bench.batch(second, 1), "decision=lost")
+    crash(bench, run, 1, bench.batch(second, 1), "decision=lost")
     run = bench.start(query)
-    _replay(run, 1, bench.batch(second, 4))
+    replay(run, 1, bench.batch(second, 4))
     run.close()
     bench.settle(query, first + second)
 
@@ -232,47 +231,16 @@ def every_fault_point(bench: Bench) -> None:
         for mode in ("error", "lost"):
             query, first, second = bench.query(), bench.rows(), bench.rows()
             try:
-                with armed(f"{point}={mode}"):
+                with bench.armed(f"{point}={mode}"):
                     run = bench.start(query)
                     run.run(0, bench.batch(first, 3))
                     run.run(1, bench.batch(second))
             except InjectedFault:
                 pass
             run = bench.start(query)
-            _catch_up(bench, run, [first, second])
+            catch_up(bench, run, [first, second])
             run.close()
             try:
                 bench.settle(query, first + second)
             except AssertionError as error:
                 raise AssertionError(f"fault {point}={mode}: {error}") from error
-
-
-def _catch_up(bench: Bench, run: LocalRun, batches: Sequence[Sequence[Row]]) -> None:
-    """Run what Spark has not committed."""
-    for checkpoint_id, rows in enumerate(batches):
-        if run.query.committed is None or checkpoint_id > run.query.committed:
-            run.run(checkpoint_id, bench.batch(rows))
-
-
-def _crash(run: LocalRun, checkpoint_id: int, batch: LocalBatch, fault: str) -> None:
-    """Run a batch in a driver that dies there: it cleans up nothing."""
-    try:
-        with armed(fault):
-            run.run(checkpoint_id, batch)
-    except InjectedFault:
-        return
-    raise AssertionError(f"the driver was to die at {fault} and did not")
-
-
-def _fails(run: LocalRun, checkpoint_id: int, batch: LocalBatch, error: type[Exception]) -> None:
-    try:
-        run.run(checkpoint_id, batch)
-    except error:
-        return
-    raise AssertionError(f"the batch was to fail with {error.__name__} and did not")
-
-
-def _replay(run: LocalRun, checkpoint_id: int, batch: LocalBatch) -> None:
-    """Spark runs a decided batch again: it must be drained and not written."""
-    run.run(checkpoint_id, batch)
-    require(batch.written == 0 and batch.drained == 1, f"the decided checkpoint {checkpoint_id} was written again")

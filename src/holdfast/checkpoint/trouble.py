@@ -1,0 +1,85 @@
+"""A store that fails, told in words: which path, what was wrong, what to do. No raw OSError leaves the library."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from holdfast.errors import StorageError
+
+_FULL = "The disk is full: make room there, then start the query again. Nothing that was decided is lost"
+_DENIED = "This user may not do that: change the owner or the permissions of the path, or run as another user"
+_REMEDIES = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: "The quota is used up: raise it or make room, then start the query again",
+    errno.EFBIG: "The file is too large for this file system: use another one",
+    errno.EACCES: _DENIED,
+    errno.EPERM: _DENIED,
+    errno.EROFS: "The file system is read-only: mount it for writing, or see in the system's log why it was made so",
+    errno.EIO: "The disk or its connection failed: see the system's log, repair it, then start the query again",
+    errno.ESTALE: "The network file system lost the file: mount it again; better keep this on a local disk",
+    errno.ENAMETOOLONG: "The name is too long for this file system: choose a shorter path or shorter names",
+    errno.ENOTDIR: "A file is where a folder should be: move it away, or use another path",
+    errno.EEXIST: "Something else is there, or is where a folder should be: move it away, or use another path",
+    errno.EISDIR: "A folder is where a file should be: move it away, or use another path",
+    errno.EMFILE: "The process has too many open files: raise its limit (ulimit -n)",
+    errno.ENFILE: "The machine has too many open files: raise its limit (fs.file-max)",
+    errno.ENOENT: "It is gone: somebody removed it or a folder above it while the query used it",
+}
+_ELSE = "See that the path is there and can be reached and written, then start the query again"
+
+
+def storage_error(path: object, doing: str, error: BaseException) -> StorageError:
+    """`error` as ours."""
+    code = getattr(error, "errno", None)
+    what = os.strerror(code) if code else f"{type(error).__name__}: {error}".strip()
+    said = str(error)
+    if code and what not in said:  # a store's own words, such as S3's code of the error
+        what = f"{what} ({said})"
+    return StorageError(f"{path} cannot be {doing}: {what}. {_REMEDIES.get(code or 0, _ELSE)}")
+
+
+@contextmanager
+def told(path: object, doing: str, *, absent: bool = False) -> Iterator[None]:
+    """Raise StorageError for any failure of a store; with `absent`, a file that is not there stays what it is."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if absent:
+            raise
+        raise storage_error(path, doing, error) from error
+    except store_errors() as error:
+        raise storage_error(path, doing, error) from error
+
+
+def store_errors() -> tuple[type[Exception], ...]:
+    """What stores raise: OSError, and what clients of object stores raise besides, where they are loaded."""
+    found: list[type[Exception]] = [OSError]
+    for module, name in (("botocore.exceptions", "BotoCoreError"), ("aiohttp", "ClientError")):
+        if module in sys.modules:
+            found.append(getattr(sys.modules[module], name))
+    return tuple(found)
+
+
+class LocalFile(io.FileIO):
+    """A local file whose failures are told in words; it is buffered by what is made around it."""
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        """See io.FileIO."""
+        with told(self.name, "read"):
+            return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        """See io.FileIO."""
+        with told(self.name, "read"):
+            return super().readall()
+
+    def write(self, data: Any, /) -> int | None:  # type: ignore[override]
+        """See io.FileIO."""
+        with told(self.name, "written"):
+            return super().write(data)

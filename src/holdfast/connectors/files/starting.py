@@ -1,0 +1,133 @@
+"""What a file sink looks at when a query starts: that the folder is the one the log speaks of, and whole (rule 15)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import replace
+
+import pyarrow as pa
+
+from holdfast.checkpoint.ports import Run
+from holdfast.connectors.files import formats
+from holdfast.connectors.files.marks import Mark, read_marks, remove_others
+from holdfast.connectors.files.parts import Folder
+from holdfast.connectors.files.rolling import Part
+from holdfast.connectors.files.state import State
+from holdfast.core.model import CheckpointId
+from holdfast.errors import ConfigError, RestoredEndpointError
+
+logger = logging.getLogger("holdfast")
+
+
+def committed_by(run: Run, sink: str) -> CheckpointId:
+    """The newest checkpoint with rows that the log says this sink has committed, -1 for none."""
+    known = run.committed.get(sink)
+    return -1 if known is None else known.checkpoint_id
+
+
+def check_change(sink: str, path: str, state: State, schema: pa.Schema) -> None:
+    """Files of one folder are read together: where types are part of the file, a column must keep its own."""
+    now = dict(formats.columns(formats.normal(schema)))
+    for column, before in state.columns:
+        if now.get(column, before) != before:
+            raise ConfigError(
+                f"sink {sink!r}: column {column!r} is {now[column]} now and was {before} in the files of {path}: "
+                "readers cannot read both. Cast it back, or write into a new folder; new columns, and leaving columns "
+                "out, are fine"
+            )
+
+
+def missing_parts(folder: Folder, state: State, done: int) -> list[Part]:
+    """Parts that are needed and not there, when rolls up to number `done` are done."""
+    needed = state.needed(done)
+    there: set[str] = set()
+    for place in {part.file.rpartition("/")[0] for part in needed}:
+        there |= {f"{place}/{file}" for file in folder.storage.names(folder.hidden(place))}
+    if all(part.file in there for part in needed):
+        return []
+    # A file that is there already needs no parts.
+    made = {r.target for r in state.rolls if folder.exists(folder.hidden(r.target) if r.hidden else r.target)}
+    return [part for part in state.needed(done, made) if part.file not in there]
+
+
+def restored(run: Run, sink: str, folder: Folder, gone: Collection[Part], last: CheckpointId) -> RestoredEndpointError:
+    """The error for parts of committed checkpoints that are gone; `last` is the newest checkpoint committed."""
+    first, rows = min(gone, key=lambda part: part.first), sum(part.rows for part in gone)
+    location = run.location.removesuffix("/holdfast")
+    return RestoredEndpointError(
+        f"sink {sink!r}: {folder.url(folder.hidden(first.file))} is missing, and with it {rows} rows of checkpoints "
+        f"{first.first} to {max(part.last for part in gone)} that were committed and waited there for their file. The "
+        "folder was restored from an older copy, or somebody removed files below _holdfast. Bring them back from a "
+        f"copy of the folder; or run `holdfast resolve {location} --sink {sink} --accept-restored`, which asks first: "
+        "the pipeline goes on without these rows",
+        behind=(first.first, last),
+    )
+
+
+def given_up(
+    state: State, mark: Mark, committed: CheckpointId, gone: Collection[Part], owed: Collection[str]
+) -> set[str]:
+    """Parts that nobody waits for any more: an operator gave up their checkpoint, or accepted that they are gone.
+
+    Delivery is in order, so whatever is beyond the last committed checkpoint and not owed was given up. Where nothing
+    was committed that cannot be told from a folder that was accepted as it is: then only what is gone is left out.
+    """
+    left_out = {part.file for part in gone}
+    if committed >= 0:
+        beyond = max(committed, mark.checkpoint)
+        left_out |= {part.file for part in state.needed(mark.roll) if part.first > beyond}
+    return left_out - set(owed)
+
+
+def leave_out(sink: str, path: str, state: State, files: Collection[str]) -> State:
+    """The state without these parts, which is told in the program's log."""
+    if not files:
+        return state
+    kept = state.without(files)
+    logger.warning(
+        "sink %s: %d rows that were given up or are gone are left out of the files of %s",
+        sink,
+        state.unseen(-1) - kept.unseen(-1),
+        path,
+    )
+    return kept
+
+
+def after_take_over(sink: str, path: str, folder: Folder, state: State) -> State:
+    """What a newer state of this location completed already is not here any more."""
+    rolls = tuple(
+        roll
+        for roll in state.rolls
+        if all(folder.exists(folder.hidden(part.file)) for part in roll.parts)
+        or folder.exists(folder.hidden(roll.target) if roll.hidden else roll.target)
+    )
+    planned = {roll.target for roll in rolls}
+    waiting = tuple(p for p in state.waiting if p.file in planned or folder.exists(folder.hidden(p.file)))
+    kept = replace(state, waiting=waiting, rolls=rolls)
+    lost = state.unseen(-1) - kept.unseen(-1)
+    if lost:
+        logger.warning(
+            "sink %s: %d rows that waited in %s are not there any more; the location that was taken over from has "
+            "completed them",
+            sink,
+            lost,
+            path,
+        )
+    return kept
+
+
+def set_others_aside(sink: str, folder: Folder, lineage: str, keep: set[str]) -> None:
+    """After a take-over: undo what other locations prepared here and did not commit, then forget how far they got."""
+    marks = read_marks(folder)
+    others = (folder.lineages() | set(marks)) - {lineage}
+    left = folder.set_aside({other: marks.get(other, Mark()).checkpoint for other in others}, keep)
+    if left:
+        logger.warning(
+            "sink %s: %d hidden files below %s/parts hold rows that another checkpoint location had committed and not "
+            "completed; they stay there, and nothing reads them any more",
+            sink,
+            left,
+            folder.url(folder.home),
+        )
+    remove_others(folder, lineage)

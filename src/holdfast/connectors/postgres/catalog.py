@@ -1,0 +1,222 @@
+"""What the server's catalog says about the target table, matched to the DataFrame's columns at the start."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.connectors.postgres.names import TableName, quote
+from holdfast.connectors.postgres.server import drivers
+from holdfast.connectors.postgres.table import Column, Index, Target, Upsert, insert_statement
+from holdfast.connectors.postgres.trouble import said
+from holdfast.connectors.postgres.types import SqlType, column_type, wire
+from holdfast.errors import ConfigError
+
+_FIND = """
+SELECT c.oid, n.nspname, c.relname, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = to_regclass(%s)"""
+#: For a domain the type below it counts, however deep; for an array its elements'.
+_COLUMNS = """
+WITH RECURSIVE below AS (
+    SELECT attnum, atttypid AS type, atttypmod AS modifier, attnotnull AS required, false AS value, 0 AS depth
+    FROM pg_attribute WHERE attrelid = %(table)s AND attnum > 0 AND NOT attisdropped
+    UNION ALL
+    SELECT attnum, typbasetype, typtypmod, required OR typnotnull, value OR typdefault IS NOT NULL, depth + 1
+    FROM below JOIN pg_type t ON t.oid = type WHERE typtype = 'd'),
+base AS (SELECT DISTINCT ON (attnum) * FROM below ORDER BY attnum, depth DESC)
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), coalesce(e.typname, t.typname), e.oid IS NOT NULL, b.required,
+       a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '' OR b.value, b.modifier,
+       format_type(b.type, -1), a.attgenerated, a.attidentity, pg_get_expr(d.adbin, d.adrelid), ARRAY(
+           SELECT r.attname::text FROM pg_depend p JOIN pg_attribute r ON r.attrelid = a.attrelid
+           AND r.attnum = p.refobjsubid WHERE p.refclassid = 'pg_class'::regclass AND p.refobjid = a.attrelid
+           AND p.refobjsubid > 0 AND p.refobjsubid <> a.attnum AND
+               ((p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid)
+             OR (p.classid = 'pg_class'::regclass AND p.objid = a.attrelid AND p.objsubid = a.attnum)))
+FROM pg_attribute a
+JOIN base b ON b.attnum = a.attnum
+JOIN pg_type t ON t.oid = b.type
+LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
+LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+WHERE a.attrelid = %(table)s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
+#: Also those that are NOT VALID: new rows have to obey them. Since version 18 some are NOT ENFORCED.
+_CHECKS = """
+SELECT c.conname, pg_get_expr(c.conbin, c.conrelid), ARRAY(
+    SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey))
+FROM pg_constraint c WHERE c.conrelid = %s AND c.contype = 'c'
+AND to_jsonb(c) ->> 'conenforced' IS DISTINCT FROM 'false'"""
+_INDEXES = """
+SELECT c.relname, substring(pg_get_indexdef(c.oid) FROM ' (USING .*)$'), ARRAY(
+    SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum > 0 AND (
+        a.attnum = ANY (i.indkey) OR EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass
+            AND d.objid = c.oid AND d.refobjid = i.indrelid AND d.refobjsubid = a.attnum))),
+    CASE WHEN i.indexprs IS NULL AND i.indpred IS NULL THEN '{}' ELSE ARRAY(
+        SELECT pg_get_indexdef(c.oid, n, false) FROM generate_series(1, i.indnkeyatts) n) END,
+    pg_get_expr(i.indpred, i.indrelid)
+FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = %s AND i.indisready"""
+#: A default that is not the same for every row and at every time.
+_CALL = re.compile(r"\w\(|CURRENT_|LOCALTIME|USER", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A column of the table."""
+
+    name: str
+    spelled: str
+    base: str
+    is_array: bool
+    required: bool
+    has_default: bool
+    modifier: int
+    unlimited: str
+    generated: str
+    identity: str
+    default: str | None
+    uses: list[str]
+
+    @property
+    def type(self) -> SqlType:
+        return SqlType(self.base, self.is_array, self.spelled, self.modifier, self.unlimited)
+
+    def extra(self) -> str | None:
+        """How a staging table declares it when no row has it; None when it would not be the target's value."""
+        must = " NOT NULL" if self.required else ""
+        declared = f"{quote(self.name)} {self.spelled}"
+        if self.generated:
+            how = "STORED" if self.generated == "s" else "VIRTUAL"
+            return f"{declared} GENERATED ALWAYS AS ({self.default}) {how}{must}"
+        if self.identity or (self.default is not None and _CALL.search(self.default)):
+            return None
+        return declared + (f" DEFAULT {self.default}" if self.default is not None else "") + must
+
+
+def create_statement(name: TableName, schema: pa.Schema, key: Sequence[str]) -> str:
+    """The table for a DataFrame's columns."""
+    parts = [f"{quote(field.name)} {column_type(field.name, field.type)}" for field in schema]
+    if key:
+        parts.append(f"PRIMARY KEY ({', '.join(map(quote, key))})")
+    return f"CREATE TABLE IF NOT EXISTS {name.sql} ({', '.join(parts)})"
+
+
+def resolve(connection: Any, sink: str, name: TableName, schema: pa.Schema, upsert: Upsert) -> tuple[Target, Upsert]:
+    """Match the DataFrame's columns to the table's; whatever does not fit is named, before a row is written."""
+    found = connection.execute(_FIND, (name.sql,)).fetchone()
+    if found is None:
+        statement = create_statement(name, schema, upsert.key)
+        raise ConfigError(
+            f"sink {sink!r}: there is no table {name} (names are taken as they are written, upper and lower case "
+            f"differ). Pass create=True, or create it: {statement}"
+        )
+    oid, namespace, relation, kind = found
+    if kind not in ("r", "p"):
+        raise ConfigError(f"sink {sink!r}: {name} is not a table: views and foreign tables cannot be written")
+    there = {row[0]: _Found(*row) for row in connection.execute(_COLUMNS, {"table": oid}).fetchall()}
+    matched = {field.name: _match(field.name, there) for field in schema}
+    missing = [source for source, column in matched.items() if column is None]
+    if missing:
+        raise ConfigError(
+            f"sink {sink!r}: table {name} has no column {', '.join(missing)}: add it with ALTER TABLE, or select other "
+            f"columns. The table has {', '.join(there)}"
+        )
+    doubled = sorted({c for c in matched.values() if list(matched.values()).count(c) > 1 and c is not None})
+    if doubled:
+        raise ConfigError(f"sink {sink!r}: two columns of the DataFrame are column {doubled[0]!r} of table {name}")
+    given = set(matched.values())
+    required = [c.name for c in there.values() if c.required and not c.has_default and c.name not in given]
+    if required:
+        raise ConfigError(
+            f"sink {sink!r}: column {', '.join(required)} of table {name} is NOT NULL and not among the DataFrame's "
+            "columns: add it to the query, or give it a default"
+        )
+    columns = _columns(sink, name, schema, matched, there)
+    checks, extras = _checks(connection, oid, there, {c.name for c in columns})
+    indexes = _indexes(connection, oid, {c.name for c in columns})
+    target = Target(TableName(namespace, relation), columns, checks, extras, indexes, kind == "p")
+    renamed = Upsert(
+        tuple(matched[c] or c for c in upsert.key), upsert.order_by and (matched[upsert.order_by] or upsert.order_by)
+    )
+    _try(connection, sink, target, renamed)
+    return target, renamed
+
+
+def _match(source: str, there: dict[str, _Found]) -> str | None:
+    """The same name, else the only one that differs in upper and lower case: to Spark they are one."""
+    if source in there:
+        return source
+    alike = [column for column in there if column.lower() == source.lower()]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _columns(
+    sink: str, name: TableName, schema: pa.Schema, matched: dict[str, str | None], there: dict[str, _Found]
+) -> tuple[Column, ...]:
+    columns, wrong = [], []
+    for field in schema:
+        column = matched[field.name]
+        assert column is not None
+        found = there[column]
+        how = wire(field.type, found.type)
+        if isinstance(how, str):
+            wrong.append(f"{field.name} is {field.type} in the DataFrame and {found.spelled} in the table: {how}")
+        else:
+            columns.append(Column(column, field.name, found.type, how, found.required))
+    if wrong:
+        raise ConfigError(f"sink {sink!r}: columns do not fit table {name}: {'; '.join(wrong)}")
+    return tuple(columns)
+
+
+def _checks(
+    connection: Any, table: int, there: dict[str, _Found], given: Collection[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The CHECKs that staged rows can be put to, and the columns that these and generated columns need."""
+    extras: dict[str, str] = {}
+
+    def have(columns: Sequence[str]) -> bool:
+        """Whether a staging table has all of these, or can be given them."""
+        needed: dict[str, str] = {}
+        for name in columns:
+            if name in given or name in extras:
+                continue
+            declared = there[name].extra()
+            if declared is None or not have(there[name].uses):
+                return False
+            needed[name] = declared
+        extras.update(needed)
+        return True
+
+    for column in there.values():
+        if column.generated:
+            have([column.name])
+    checks = []
+    for name, text, over in connection.execute(_CHECKS, (table,)).fetchall():
+        if over and ".*" not in text and have(over):
+            checks.append(f"CONSTRAINT {quote(name)} CHECK ({text})")
+    return tuple(checks), tuple(extras.values())
+
+
+def _indexes(connection: Any, table: int, given: Collection[str]) -> tuple[Index, ...]:
+    found = []
+    for name, definition, columns, expressions, only in connection.execute(_INDEXES, (table,)).fetchall():
+        if set(columns) <= set(given):
+            where = f" FILTER (WHERE {only})" if only else ""
+            counts = tuple(f"count({expression}){where}" for expression in expressions)
+            found.append(Index(name, definition, frozenset(columns), counts))
+    return tuple(found)
+
+
+def _try(connection: Any, sink: str, target: Target, upsert: Upsert) -> None:
+    """Let the server check the statement of the commit: permission, generated columns, a unique index for the key."""
+    psycopg, _, _ = drivers()
+    nothing = ", ".join(f"NULL::{c.type.spelled} AS {quote(c.name)}" for c in target.columns)
+    rows = f"(SELECT {nothing}, NULL::tid AS ctid WHERE false) AS nothing"
+    try:
+        connection.execute("EXPLAIN " + insert_statement(target.name, target.names, rows, upsert))
+    except (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.OperationalError) as error:
+        if error.sqlstate is None or error.sqlstate[:2] not in ("42", "0A"):
+            raise
+        index = f". The table needs a unique index on ({', '.join(upsert.key)})" if error.sqlstate == "42P10" else ""
+        raise ConfigError(f"sink {sink!r} cannot write into table {target.name}: {said(error)}{index}") from error

@@ -1,0 +1,112 @@
+"""A failure is one for everybody, and an ordinary stop is none (rules 13 and 17; D2, D7, D8)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.crash.harness import FILES, ROOT, ROWS, Work, input_row
+
+#: What a stop must not print; Spark's own shutdown prints some of these when a batch is cut off.
+NOISE = ("StackOverflowError", "Broken pipe", "BrokenPipe", "fenced", "FencedError", "Traceback", "Exception", "ERROR")
+
+
+class Failing(Work):
+    """Runs tests.crash.failing_job."""
+
+    module = "tests.crash.failing_job"
+
+    def seen(self) -> dict[str, Any]:
+        """What the process saw."""
+        path = self.folder / "seen.json"
+        assert path.exists(), self.log()
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+    def table(self, name: str = "orders") -> list[Any]:
+        """The rows of a table."""
+        return sorted(Work.received(self, name))
+
+
+def restarted(work: Failing) -> Work:
+    """The same folder for the ordinary driver, with the sinks that are left."""
+    work.module = Work.module
+    return work
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Failing:
+    return Failing(tmp_path / "work", "beside")
+
+
+def status(work: Work) -> subprocess.CompletedProcess[str]:
+    """`holdfast status` of the pipeline."""
+    env = {**os.environ, "PYTHONPATH": os.environ.get("HOLDFAST_SOURCE", str(ROOT / "src"))}
+    command = [sys.executable, "-m", "holdfast.cli", "status", str(work.folder / "checkpoint")]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+
+
+def test_d7_an_endpoint_that_breaks_between_two_batches_fails_the_query_for_everybody(work: Failing) -> None:
+    code = work.run(does="fails_between_batches")
+    assert code != 0, f"the process ended well\n{work.log()}"
+    seen = work.seen()
+    assert seen["raised"]["type"] == "RowError" and seen["raised"]["action"] == "fix", seen
+    assert "the endpoint takes no such rows" in seen["exception"], seen
+    assert len(seen["listener"]) == 1 and seen["listener"][0], f"Spark's listeners saw a clean end: {seen}"
+    told = status(work)
+    assert told.returncode != 0, told.stdout + told.stderr
+    assert "the endpoint takes no such rows" in told.stdout + told.stderr
+    for file in ("down", "broken"):
+        (work.folder / "endpoint" / file).unlink()
+    restarted(work).run_clean()
+    assert work.table() == [input_row(n) for n in work.sent()]
+    work.assert_clean()
+
+
+def test_d8_a_bounded_run_into_an_endpoint_that_is_down_fails_and_the_next_delivers(tmp_path: Path) -> None:
+    work = Work(tmp_path / "work", "write-ahead")
+    (work.folder / "endpoint").mkdir()
+    down = work.folder / "endpoint" / "down"
+    down.touch()
+    code = work.run(drain_timeout=3)
+    assert code == 1 and "UndeliveredError" in work.log(), f"exit code {code}\n{work.log()}"
+    for text in ("sink 'folder'", "checkpoint 0", f"{ROWS} rows"):
+        assert text in work.log(), f"{text}\n{work.log()}"
+    assert work.received("endpoint") == []
+    down.unlink()
+    work.run_clean()
+    work.assert_clean()
+
+
+def test_an_ordinary_stop_in_the_middle_of_a_batch_prints_nothing_and_leaves_nothing(work: Failing) -> None:
+    work.run_clean(does="is_stopped")
+    seen = work.seen()
+    assert seen["left now=False"] == [] and seen["left now=True"] == [], seen
+    assert seen["took now=False"] < 30 and seen["took now=True"] < 30, seen
+    printed = work.printed().partition("STOP now=False")[2].partition("STOPPED now=False")[0]
+    assert printed.strip() == "", printed
+    at_once = work.printed().partition("STOP now=True")[2]
+    assert not [text for text in NOISE if text in at_once], at_once
+    assert seen["listener"] == [None, None], seen
+
+
+@pytest.mark.timeout(400)
+def test_d2_an_endpoint_that_hangs_holds_up_neither_the_stream_nor_a_stop_nor_another_pipeline(work: Failing) -> None:
+    work.run_clean(does="hangs")
+    seen = work.seen()
+    expected = [input_row(n) for n in work.sent()]
+    assert work.table() == expected and work.table("other") == expected
+    assert seen["stop"]["took"] < 31, seen
+    assert seen["other_started"] < seen["stop"]["took"], f"the other pipeline had to wait: {seen}"
+    assert seen["stop"]["error"].startswith("UndeliveredError") and "'folder'" in seen["stop"]["error"], seen
+    assert f"{FILES} checkpoints (0 to {FILES - 1}), {FILES * ROWS} rows" in seen["stop"]["error"], seen
+    assert status(work).returncode != 0
+    (work.folder / "endpoint" / "hang").unlink()
+    restarted(work).run_clean()
+    work.assert_clean()

@@ -1,0 +1,198 @@
+"""A server that is away, refuses, or hangs: an error that names sink and address, and that trying again may mend."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.committers import watch
+from holdfast.committers.sql import SqlCheckpointCommitter
+from holdfast.connectors.postgres import server as connections
+from holdfast.core.model import Outcome
+from holdfast.core.naming import job_id
+from holdfast.errors import ConfigError, SinkError, permanent
+from holdfast.testing.local import PickledTasks
+from tests.integration.pg import Query, batch, rows
+from tests.servers.postgres import PASSWORD, PostgresServer, _children, execute
+
+MODES: tuple[dict[str, Any], ...] = ({"mode": "ledger"}, {"mode": "two-phase"}, {"mode": "upsert", "key": ["id"]})
+each_mode = pytest.mark.parametrize("options", MODES, ids=[str(o["mode"]) for o in MODES])
+WHO = r"sink 'postgres-t' \(127.0.0.1:\d+/t_\w+\)"
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[PostgresServer]:
+    """A server that a test may stop."""
+    made = PostgresServer(fsync="off")
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def query(own_server: PostgresServer, tmp_path: Path) -> Query:
+    return Query(tmp_path, own_server.new_database())
+
+
+@contextmanager
+def stopped(server: PostgresServer, *, all_of_it: bool) -> Iterator[None]:
+    """Every process of the server is there and does nothing; without `all_of_it`, new ones still come to life."""
+    processes = _children(server.pid) | ({server.pid} if all_of_it else set())
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
+
+
+def driver_calls(run: Any, data: list[Any]) -> dict[str, Callable[[], Any]]:
+    (sink,) = run.sinks
+    return {
+        "recover": lambda: sink.recover("orders", run.info.generation, {0: data}),
+        "validate": lambda: sink.validate(0, data, PickledTasks()),
+        "still_prepared": lambda: sink.still_prepared(data),
+        "commit": lambda: sink.commit(0, data, PickledTasks()),
+        "rows_of": lambda: list(sink.rows_of(data) or ()),
+        "open": lambda: sink.open(run.info),
+    }
+
+
+@each_mode
+def test_a_server_that_is_away_is_never_fatal_and_the_same_calls_work_when_it_is_back(
+    own_server: PostgresServer, query: Query, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "PATIENCE", 0.2)
+    run = query.start(**options)
+    data = [c.data for r in batch(rows(1), rows(2)).write(run.info, run.sinks, 0, 0) for c in r.committables]
+    calls = driver_calls(run, data)
+    silent = {"ledger": {"validate"}, "two-phase": {"validate", "rows_of"}}.get(options["mode"], set())
+    own_server.stop(kill=True)
+    try:
+        for name, call in calls.items():
+            if name in silent:
+                call()
+                continue
+            with pytest.raises(SinkError, match=rf"{WHO}: cannot connect.*goes on when it answers") as caught:
+                call()
+            assert not permanent(caught.value) and PASSWORD not in str(caught.value)
+        with pytest.raises(SinkError, match=f"{WHO}: cannot connect"):
+            batch(rows(3)).write(run.info, run.sinks, 1, 0)
+    finally:
+        own_server.start()
+    for name in ("open", "recover", "validate"):
+        calls[name]()
+    assert calls["still_prepared"]() == data
+    assert calls["commit"]() is Outcome.COMMITTED
+    run.close()
+    assert query.ids() == [1, 2]
+
+
+def test_a_server_that_does_not_let_us_in_is_a_mistake_at_the_start_and_trouble_later(query: Query) -> None:
+    run = query.start()
+    wrong = Query(Path(query.local.folder), query.dsn.replace("s3cret", "oth3r"))
+    with pytest.raises(ConfigError, match=f"{WHO}: cannot connect.*password authentication failed.*Correct the dsn"):
+        wrong.sink().open(run.info)
+    nowhere = Query(Path(query.local.folder), query.dsn + "x")
+    with pytest.raises(ConfigError, match="does not exist"):
+        nowhere.sink().open(run.info)
+    run.close()
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "EVERY", 0.4)
+    monkeypatch.setattr(watch, "QUIET", 1.5)
+    monkeypatch.setattr(watch, "_LOOK", 4)
+    monkeypatch.setattr(connections, "PATIENCE", 0.2)
+
+
+@each_mode
+@pytest.mark.parametrize("all_of_it", [True, False], ids=["all", "children"])
+@pytest.mark.usefixtures("hasty")
+def test_a_server_that_hangs_makes_driver_calls_fail_instead_of_wait_for_ever(
+    own_server: PostgresServer, query: Query, options: dict[str, Any], all_of_it: bool
+) -> None:
+    query.dsn += "?connect_timeout=2"
+    run = query.start(**options)
+    data = [c.data for r in batch(rows(1), rows(2)).write(run.info, run.sinks, 0, 0) for c in r.committables]
+    begun = time.monotonic()
+    with (
+        pytest.raises(SinkError, match=rf"{WHO}: the server.*(does not answer|has done nothing for)"),
+        run.sinks[0].server.connect() as connection,
+        stopped(own_server, all_of_it=all_of_it),
+    ):
+        connection.execute("SELECT 1")
+        raise AssertionError("a stopped server does not answer")
+    assert time.monotonic() - begun < 15
+    commit = driver_calls(run, data)["commit"]
+    run.sinks[0].recover("orders", run.info.generation, {0: data})  # so that a connection is kept
+    with stopped(own_server, all_of_it=all_of_it):
+        begun = time.monotonic()
+        if all_of_it:
+            with pytest.raises(SinkError, match=WHO):
+                commit()
+        else:
+            commit()  # by a new process
+        assert time.monotonic() - begun < 20
+    assert commit() is (Outcome.COMMITTED if all_of_it else Outcome.ALREADY_COMMITTED)
+    run.sinks[0].recover("orders", run.info.generation, {})
+    run.close()
+    assert query.ids() == [1, 2]
+    assert query.leftovers == []
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_commit_that_takes_long_and_works_is_left_alone(query: Query) -> None:
+    execute(query.dsn, "CREATE TABLE t (id bigint, name text)")
+    slow = "BEGIN PERFORM pg_sleep(0.1); RETURN NEW; END"
+    execute(query.dsn, f"CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS '{slow}'")
+    execute(query.dsn, "CREATE TRIGGER slow BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION slow()")
+    run = query.start()
+    begun = time.monotonic()
+    run.run(0, batch(rows(*range(60))))
+    assert time.monotonic() - begun > 5, "longer than the quiet that is put up with"
+    run.close()
+    assert len(query.ids()) == 60
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_statement_that_shows_no_sign_of_life_gets_more_time_each_time(query: Query) -> None:
+    run = query.start()
+    server = run.sinks[0].server
+    failures = 0
+    for _ in range(6):
+        try:
+            with server.connect() as connection:
+                connection.execute("SELECT pg_sleep(4)")
+            break
+        except SinkError as error:
+            assert "has done nothing for" in str(error)
+            failures += 1
+    assert 1 <= failures <= 3
+    run.close()
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_committer_notices_a_server_that_hangs(own_server: PostgresServer, query: Query) -> None:
+    committer = SqlCheckpointCommitter(query.dsn)
+    committer.set_job_id(job_id("orders", "ab" * 16))
+    committer.set_operator_id("target")
+    committer.create_resource()
+    committer.open()
+    begun = time.monotonic()
+    with stopped(own_server, all_of_it=True), pytest.raises(SinkError, match=r"sink 'target' \(127.0.0.1"):
+        committer.commit_checkpoint(0, 1)
+    assert time.monotonic() - begun < 15
+    committer.close()
+    committer.open()
+    committer.commit_checkpoint(0, 1)
+    committer.close()
