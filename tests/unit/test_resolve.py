@@ -21,7 +21,7 @@ from holdfast.cli.app import app
 from holdfast.core.model import RecordKind
 from holdfast.errors import LostError
 from holdfast.testing.local import armed
-from tests.unit.inprocess import DAMAGES, Endpoint, Engine, damage, snapshot
+from tests.unit.inprocess import DAMAGES, Endpoint, Engine, InProcessBatch, damage, snapshot
 from tests.unit.test_repair import LossySink, decide_only, drop
 
 
@@ -148,6 +148,24 @@ class TestWaysOut:
         assert sorted(endpoint.rows) == [1, 2, 3, 4]
         body = report(tmp_path)
         assert (body["rows_proven_equal"], body["rows_possibly_doubled"], body["rows_possibly_lost"]) == (3, 0, 0)
+
+    def test_produce_anyway_takes_a_replay_that_differs_from_pass_to_pass(self, engine, endpoint, tmp_path) -> None:
+        """A query with rand() gives other rows each time: the order must end it all the same."""
+
+        class Restless(InProcessBatch):
+            def digests(self):  # type: ignore[no-untyped-def]
+                seen = super().digests()
+                self.partitions = ([3], [1, 8], [4])
+                return seen
+
+        get_stuck(engine, endpoint)
+        run("resolve", tmp_path, "--produce-anyway", "--yes")
+        engine.restart()
+        engine.coordinator.run(0, Restless([3], [1, 9], [4]))
+        assert sorted(endpoint.rows) == [1, 3, 4, 8] and not engine.pending
+        told = report(tmp_path)
+        assert (told["rows_produced"], told["rows_proven_equal"], told["rows_possibly_doubled"]) == (3, 0, 3)
+        assert told["rows_possibly_lost"] == 3
 
     def test_produce_anyway_is_refused_where_spark_does_not_replay(self, engine, endpoint, tmp_path) -> None:
         decide_only(engine, [1, 2], [3])
