@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.checkpoint import resolve as orders
+from holdfast.checkpoint import orders, resolve, stuck
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.delivery import Delivery
 from holdfast.checkpoint.log import CheckpointLog
@@ -122,6 +122,7 @@ class Driver:
                 except (HoldfastError, OSError) as problem:
                     error.add_note(str(problem))
             self.error = error
+            self.world.failed(self, error)
 
     def _query(self) -> None:
         world = self.world
@@ -192,7 +193,9 @@ class Operator:
         view = world.view(world.store, self.process)
         reader = CheckpointLog(view, PIPELINE)
         reader.load()
-        orders.finish(reader)
-        finding = orders.choose(reader)
+        orders.finish(reader, ("tx", "wa"))
+        meant = stuck.choose(reader)
+        for finding in meant:
+            resolve.check_way("model:", finding, self.how)
         who = {"by": "model", "host": "here", "at": 0}
-        self.orders.append(orders.resolve("model:", PIPELINE, finding, self.how, who))
+        self.orders += resolve.resolve("model:", PIPELINE, meant, self.how, who)

@@ -60,6 +60,8 @@ class Transactions(Endpoint):
         #: whether a record promises this transaction
         self.promised: Callable[[str, int], bool] = lambda name, epoch: False
         self.acted = 0
+        #: whether a driver runs, so that nothing decided needs to wait
+        self.watched: Callable[[], bool] = lambda: True
         #: those that were dropped for their age although a record promised them
         self.expired: list[str] = []
         scheduler.on_time.append(self._expire)
@@ -67,7 +69,7 @@ class Transactions(Endpoint):
     def _expire(self) -> None:
         for transaction in [t for t in self.open.values() if self.scheduler.now > t.begun + self.timeout]:
             del self.open[transaction.name]
-            if self.promised(transaction.name, transaction.epoch):
+            if self.watched() and self.promised(transaction.name, transaction.epoch):
                 self.expired.append(transaction.name)
 
     def _faults(self) -> tuple[str, ...]:

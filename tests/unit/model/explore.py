@@ -32,15 +32,18 @@ class Bounds:
 
     def allows(self, schedule: dict[int, Alternative], what: str, alternative: Alternative) -> bool:
         """Whether this deviation may be added."""
+        switches = sum(a[0] == SWITCH for a in schedule.values())
+        few = switches < self.preemptions if alternative[0] == SWITCH else len(schedule) - switches < self.faults
+        return few and self.permits(what, alternative)
+
+    def permits(self, what: str, alternative: Alternative) -> bool:
+        """Whether it is of a kind, and at a place, that is explored."""
         kind = alternative[0]
         if self.kinds and kind not in self.kinds:
             return False
         if kind == SWITCH and self.towards and not alternative[1].startswith(self.towards):
             return False
-        if self.at and not what.startswith(self.at):
-            return False
-        switches = sum(a[0] == SWITCH for a in schedule.values())
-        return switches < self.preemptions if kind == SWITCH else len(schedule) - switches < self.faults
+        return not self.at or what.startswith(self.at)
 
 
 #: every single deviation
@@ -116,16 +119,17 @@ def _children(schedule: dict[int, Alternative], result: Result, bounds: Bounds) 
                 yield {**schedule, point.number: alternative}
 
 
-def wander(setup: Setup, rules: Rules, seed: int, *, rate: float, most: int = 6) -> Result:
-    """One execution with deviations at random; the same for the same seed."""
+def wander(setup: Setup, rules: Rules, bounds: Bounds, seed: int, *, rate: float, most: int = 6) -> Result:
+    """One execution with deviations at random; the same for the same seed. Only the kinds of the bounds are used."""
     chance = random.Random(seed)
     count = 0
 
-    def choose(number: int, possible: list[Alternative]) -> Alternative | None:
+    def choose(what: str, possible: list[Alternative]) -> Alternative | None:
         nonlocal count
-        if not possible or count >= most or chance.random() >= rate:
+        if count >= most or chance.random() >= rate:
             return None
-        count += 1
-        return chance.choice(possible)
+        allowed = [a for a in possible if bounds.permits(what, a)]
+        count += bool(allowed)
+        return chance.choice(allowed) if allowed else None
 
     return execute(setup, rules, choose=choose)

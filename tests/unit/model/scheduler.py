@@ -84,7 +84,7 @@ class Scheduler:
         self,
         schedule: dict[int, Alternative],
         *,
-        choose: Callable[[int, list[Alternative]], Alternative | None] | None = None,
+        choose: Callable[[str, list[Alternative]], Alternative | None] | None = None,
         seen: Callable[[int, Hashable], bool] | None = None,
     ) -> None:
         self.schedule, self._choose, self._seen = schedule, choose, seen
@@ -287,7 +287,7 @@ class Scheduler:
         if actor.process.parent is not None and not actor.process.parent.dead:
             possible.append(("orphan",))
         if self._choose is not None:
-            chosen = self._choose(number, possible)
+            chosen = self._choose(what, possible)
             if chosen is not None:
                 self.schedule[number] = chosen
             return chosen

@@ -12,7 +12,7 @@ from holdfast.errors import StorageError
 from .scheduler import Process, Scheduler
 
 #: Statistics and signs of life: nothing is decided by them, and nothing happens there.
-_QUIET = ("history/", "runs/")
+_QUIET = ("history/", "runs/", "sinks", "reports/", "again/")
 WRITE_FAULTS = ("crash", "lose")
 
 
@@ -90,6 +90,9 @@ class View:
     def delete(self, name: str) -> None:
         self._touch("delete", name, lambda: self._store.delete(name), write=True, faults=("crash",))
 
+    def size(self, name: str) -> int:
+        return len(self._store.read(name))
+
     def sync(self, folder: str) -> None:
         """Memory has no power cuts."""
 
@@ -100,7 +103,7 @@ class View:
         """There are no folders."""
 
     def names(self, folder: str) -> list[str]:
-        if folder in ("history", "runs", ""):
+        if folder in ("history", "runs", "sinks", "reports", "again", ""):
             return self._store.names(folder)
         return self._touch("list", folder, lambda: self._store.names(folder), write=False, faults=())
 

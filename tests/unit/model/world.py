@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,15 +14,13 @@ from unittest import mock
 from uuid import UUID
 from zlib import crc32
 
-from holdfast.checkpoint import coordinator as coordinator_module
-from holdfast.checkpoint import history, records, resolve, story
 from holdfast.checkpoint import log as log_module
+from holdfast.checkpoint import records
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.core.model import Record, RecordKind, Slot, fold
 from holdfast.core.naming import parse_token
 from holdfast.errors import LineageError, LostError, UndeliveredError
-from holdfast.sinks import wal, write_ahead
 
 from .drivers import Driver, Operator
 from .endpoints import Ledgered, Marked, Transactions
@@ -33,7 +32,8 @@ from .store import SerialPool, Store, View
 #: the names of violations
 LOST, DOUBLED, UNDONE, DECIDED_TWICE = "lost row", "doubled row", "decided work undone", "decided twice"
 OPEN, LEADS, HELD_BACK = "left open", "offsets lead", "rows held back"
-STUCK, SILENT, NO_WAY_OUT = "stuck for ever", "silent failure", "no way out"
+STUCK, SILENT, NO_WAY_OUT, UNTOLD = "stuck for ever", "silent failure", "no way out", "no word left of a failure"
+FALSE_ALARM = "false alarm"
 EXPIRED, MOVED, STATE = "decided transaction expired", "row in another table", "wrong state restored"
 
 
@@ -106,6 +106,7 @@ class World:
             self.wa.slow = list(setup.slow)
             self.wa.down = lambda: setup.down and not any(d.started for d in self.drivers[1:])
         self.tx.promised = self.promised
+        self.tx.watched = lambda: any(d.started and not d.over for d in self.drivers)
         self.store.deleting = self._deleting
         self.drivers: list[Driver] = []
         self.operator: Operator | None = None
@@ -230,6 +231,15 @@ class World:
         if not self.newer_than(driver) and (left := self.pending_rows()):
             self._fail(SILENT, f"{driver.process.name} ended well, but the rows of {left} are not delivered")
 
+    def failed(self, driver: Driver, error: BaseException) -> None:
+        """A query that stopped for what an endpoint lost has left word of it, for `status` and `resolve`."""
+        if not isinstance(error, LostError) or self.newer_than(driver):
+            return
+        if not self.pending_rows() and not self.setup.operator:
+            self._fail(FALSE_ALARM, f"{driver.process.name} stopped although nothing is lost: {error}")
+        if not self.store.names("lost"):
+            self._fail(UNTOLD, f"{driver.process.name} stopped, and nothing tells the operator why: {error}")
+
     # -- the truth
 
     def records(self) -> list[Record]:
@@ -351,11 +361,13 @@ def installed() -> Iterator[None]:
     logger = logging.getLogger("holdfast")
     disabled, logger.disabled = logger.disabled, True
     with ExitStack() as stack:
-        for module in (coordinator_module, log_module, story, history):
-            stack.enter_context(mock.patch.object(module, "threading", threads))
-        for module in (wal, write_ahead, resolve, history):
-            opener = mock.patch.object(module, "open_storage", lambda location: _world[-1].open_storage(location))
-            stack.enter_context(opener)
+        for name, module in list(sys.modules.items()):
+            if not name.startswith(("holdfast.checkpoint.", "holdfast.sinks.")) or name == "holdfast.checkpoint.loops":
+                continue
+            if hasattr(module, "threading"):
+                stack.enter_context(mock.patch.object(module, "threading", threads))
+            if hasattr(module, "open_storage"):
+                stack.enter_context(mock.patch.object(module, "open_storage", lambda at: _world[-1].open_storage(at)))
         stack.enter_context(mock.patch.object(log_module, "ThreadPoolExecutor", SerialPool))
         stack.enter_context(mock.patch("uuid.uuid4", lambda: _world[-1].unique()))
         try:
