@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from holdfast.checkpoint import records
 from holdfast.checkpoint.log import CheckpointLog
+from holdfast.checkpoint.orders import finish
 from holdfast.checkpoint.storage import open_storage
 from holdfast.cli.app import app
 from holdfast.core.model import RecordKind
@@ -57,6 +58,16 @@ def repair_records(location: Path) -> list[Any]:
 def report(location: Path, sink: str = "prepared") -> dict[str, Any]:
     path = location / "holdfast" / "reports" / f"0.{sink}.json"
     return records.decode(path.read_bytes(), str(path), "report")
+
+
+def test_a_driver_that_was_paused_in_its_start_leaves_the_finding_of_its_successor(tmp_path, engine, endpoint) -> None:
+    """Found by the model (tests/unit/model): it knew no such checkpoint, and took that for done."""
+    paused = CheckpointLog(open_storage(engine.location), "orders")
+    paused.start()
+    engine.restart()
+    get_stuck(engine, endpoint)
+    finish(paused)
+    assert run("resolve", tmp_path).exit_code == 1 and engine.files("lost") != []
 
 
 class TestShow:
