@@ -30,20 +30,21 @@ class Mutant:
 
 
 CRASH = "tests/crash/test_matrix.py::test_after_the_fault_every_row_is_delivered_once"
+MODEL = "tests/unit/test_protocol_model.py::test_with_all_rules_on_no_execution_breaks_anything"
 MUTANTS = (
     Mutant(
         "the fence: older generations may go on deciding",
         "core/fence.py",
         "return all(generation <= own for generation in claimed)",
         "return True",
-        ("tests/unit/test_protocol_model.py", "tests/unit/test_log.py"),
+        ("tests/unit/test_coordinator_write_ahead.py",),
     ),
     Mutant(
         "the fence: slots of older generations are left open",
         "checkpoint/log.py",
         "for slot in fence.slots_to_fence(self.generation, generations, slots, aborted):",
         "for slot in []:",
-        ("tests/unit/test_log.py",),
+        (f"{MODEL}[two drivers, endpoint with a ledger]", "tests/unit/test_log.py"),
     ),
     Mutant(
         "the fence, both halves, in real processes",

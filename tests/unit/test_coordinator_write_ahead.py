@@ -13,6 +13,7 @@ from holdfast.committers.base import CheckpointCommitter
 from holdfast.committers.file import FileCheckpointCommitter
 from holdfast.committers.sql import SqlCheckpointCommitter
 from holdfast.core.model import PendingCheckpoint
+from holdfast.errors import FencedError
 from holdfast.sinks.subtask import current_task
 from holdfast.testing.audit import audit
 from tests.unit.inprocess import Endpoint, Engine, PreparingSink, SendingSink
@@ -248,3 +249,19 @@ def test_rows_that_an_older_driver_delivered_when_it_woke_up_are_not_reported_lo
     assert engine.coordinator.failure is None and engine.pending == [] and engine.files("lost") == []
     engine.run(1, [3])
     assert endpoint.rows == [3]
+
+
+def test_a_driver_that_was_replaced_sends_nothing_any_more(
+    location: str, marks: FileCheckpointCommitter, endpoint: Endpoint
+) -> None:
+    endpoint.down = DOWN
+    engine = Engine(location, SendingSink(endpoint, marks))
+    engine.run(0, [1, 2])
+    older = engine.coordinator
+    engine.restart(SendingSink(endpoint, marks))
+    endpoint.down = None
+    engine.now += 60.0
+    older.tick()
+    assert isinstance(older.failure, FencedError) and endpoint.rows == []
+    engine.tick()
+    assert endpoint.rows == [1, 2]

@@ -147,7 +147,7 @@ class Driver:
             world.advance_offsets(coordinator)
             coordinator.run(number, ModelBatch(self, number))
             spark.commit(number)
-            world.after_batch(number)
+            world.after_batch()
         # The input is at its end, and the query is quiet for a while.
         undecided = world.undecided()
         world.scheduler.sleep(QUIET)

@@ -164,9 +164,12 @@ class World:
         if driver.number == 1 and self.setup.between == "restored" and self._restore is not None:
             self._restore()
 
-    def after_batch(self, number: int) -> None:
-        if self.setup.between == "restored" and number == 0 and self._restore is None and isinstance(self.wa, Ledgered):
-            self._restore = self.wa.snapshot()
+    def after_batch(self) -> None:
+        """A backup, when checkpoint 0 is delivered and nothing of the next one: a ledger of one number tells no parts."""
+        if self.setup.between == "restored" and self._restore is None and isinstance(self.wa, Ledgered):
+            sent = self.wa.rows("sent")
+            if self.delivered(0) and len(sent) == 2:
+                self._restore = self.wa.snapshot()
 
     def _fail(self, violation: str, detail: str) -> None:
         self.broken.setdefault(violation, detail)
@@ -313,7 +316,8 @@ class World:
             self._fail(HELD_BACK, f"the group is at {self.group}")
 
     def _given_up(self) -> set[tuple[int, str]]:
-        return {(o["checkpoint_id"], o["sink"]) for o in (self.operator.orders if self.operator else [])}
+        """What an operator ordered about, also when the command died before it could say so."""
+        return {(number, sink) for number, decided in fold(self.records()).items() for sink in decided.resolution}
 
     def _check_rows(self, number: int, given_up: set[tuple[int, str]]) -> None:
         expected = sorted(row for part in self.rows_of(number, mended=True) for row in part)
@@ -333,6 +337,9 @@ class World:
 
     def _may_double(self, sink: str) -> bool:
         """W9: a send whose mark is elsewhere is made again after a crash, a lost answer, or by a zombie."""
+        runs = [d.coordinator.run_info for d in self.drivers if d.coordinator]
+        if sum(run.take_over for run in runs if run) > 1:
+            return True  # a second take-over sets aside the marks of the first
         if sink != "wa" or self.setup.write_ahead == "ledger":
             return False
         return bool(self.scheduler.told)
