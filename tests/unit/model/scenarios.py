@@ -43,7 +43,7 @@ SOUND = {
     "slow write-ahead endpoint": Scenario(
         Setup(slow=(100.0,)), Bounds(kinds=frozenset({SWITCH, CRASH, LOSE, FAIL, ORPHAN}))
     ),
-    "write-ahead endpoint that is down": Scenario(Setup(down=True)),
+    "write-ahead endpoint that is down": Scenario(Setup(down=True), Bounds(kinds=frozenset({CRASH, SWITCH}))),
     "tasks slower than their transactions may be": Scenario(
         Setup(differs=True), Bounds(2, kinds=frozenset({TIME}), at=("tx.begin", "tx.flush"))
     ),

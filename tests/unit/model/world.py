@@ -165,7 +165,7 @@ class World:
             self._restore()
 
     def after_batch(self) -> None:
-        """A backup, when checkpoint 0 is delivered and nothing of the next one: a ledger of one number tells no parts."""
+        """A backup, between two checkpoints: a ledger of one number cannot tell that it has a part of one."""
         if self.setup.between == "restored" and self._restore is None and isinstance(self.wa, Ledgered):
             sent = self.wa.rows("sent")
             if self.delivered(0) and len(sent) == 2:
@@ -208,14 +208,15 @@ class World:
     def ours(self, name: str) -> bool:
         """Whether the drivers of today must sweep it.
 
-        What a deleted location left is theirs only if they took its name over; what its late tasks prepare after that
-        stays until the endpoint drops it.
+        What a deleted location left is theirs only if they took its name over. Known gaps of a take-over: what late
+        tasks prepare after it, and what one that died had not swept, stays until the endpoint drops it.
         """
         if not self.setup.between:
             return True
         task = parse_token(name)
         runs = [d.coordinator.run_info for d in self.drivers if d.coordinator and d.coordinator.run_info]
-        if any(run.take_over for run in runs) and not any("orphan" in line for line in self.scheduler.told):
+        died = any(line.endswith(("orphan", "crash")) for line in self.scheduler.told)
+        if any(run.take_over for run in runs) and not died:
             return True
         return task is None or task.lineage in ({run.lineage for run in runs[1:]} or {run.lineage for run in runs})
 
@@ -339,7 +340,7 @@ class World:
         """W9: a send whose mark is elsewhere is made again after a crash, a lost answer, or by a zombie."""
         runs = [d.coordinator.run_info for d in self.drivers if d.coordinator]
         if sum(run.take_over for run in runs if run) > 1:
-            return True  # a second take-over sets aside the marks of the first
+            return True  # known gap: a second take-over sets aside this location's own marks of the first
         if sink != "wa" or self.setup.write_ahead == "ledger":
             return False
         return bool(self.scheduler.told)
