@@ -6,7 +6,7 @@ splits rows in another way each time, operator state and state records, an opera
 
 Bounds here: each scenario of `SOUND` is executed once for every single deviation at every point (a switch to another
 actor, a crash, a lost answer, a failed call, time passing, a driver that dies before its task), some with every pair of
-some kinds: about 4,200 executions. `python -m tests.unit.model` goes through all pairs, which takes hours;
+some kinds: about 4,100 executions. `python -m tests.unit.model` goes through all pairs, which takes hours;
 `make walk` makes random executions of up to six deviations for an hour.
 
 With one of the rules of design.md off, the search finds the violation that is named beside it.

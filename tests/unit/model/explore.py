@@ -9,9 +9,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from unittest import mock
 
+from .execution import Result, execute, installed
 from .rules import ALL, Rules
 from .scheduler import Alternative
-from .world import Result, Setup, execute, installed
+from .world import Setup
 
 SWITCH = "switch"
 

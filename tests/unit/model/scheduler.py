@@ -315,37 +315,3 @@ class Scheduler:
     def _restamp(self, process: Process, new: int) -> None:
         self._sum ^= hash((process.name, process.stamp)) ^ hash((process.name, new))
         process.stamp = new
-
-
-class Lock:
-    """A lock for actors."""
-
-    def __init__(self, scheduler: Callable[[], Scheduler], *, again: bool = False) -> None:
-        self._scheduler, self._again = scheduler, again
-        self._owner: Actor | None = None
-        self._depth = 0
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """As threading's."""
-        scheduler = self._scheduler()
-        me = scheduler.current
-        if self._owner is not None and not (self._again and self._owner is me):
-            if not blocking:
-                return False
-            if not scheduler.wait(lambda: self._owner is None, None if timeout < 0 else timeout):
-                return False
-        self._owner, self._depth = me, self._depth + 1
-        return True
-
-    def release(self) -> None:
-        """As threading's."""
-        self._depth -= 1
-        if self._depth == 0:
-            self._owner = None
-
-    def __enter__(self) -> Lock:
-        self.acquire()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()

@@ -122,17 +122,3 @@ class View:
         """Read twice in a row, for its checksum and for its rows: one point is enough."""
         known, self._read = self._read, name
         return io.BytesIO(self._store.read(name) if known == name else self.read(name))
-
-
-class SerialPool:
-    """Stands in for the thread pool of the log."""
-
-    def __init__(self, max_workers: int) -> None: ...
-
-    def __enter__(self) -> SerialPool:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def map(self, function: Callable[[Any], Any], items: Any) -> Iterator[Any]:
-        return iter([function(item) for item in items])

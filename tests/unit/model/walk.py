@@ -12,10 +12,10 @@ import sys
 import time
 from collections import Counter
 
+from .execution import Result, installed
 from .explore import wander
 from .rules import ALL
 from .scenarios import SOUND
-from .world import Result, installed
 
 
 def one(seed: int) -> tuple[str, Result]:

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 from uuid import UUID
 from zlib import crc32
 
-from holdfast.checkpoint import log as log_module
 from holdfast.checkpoint import records
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.core.model import Record, RecordKind, Slot, fold
 from holdfast.core.naming import parse_token
-from holdfast.errors import LineageError, LostError, UndeliveredError
+from holdfast.errors import LostError
 
 from .drivers import Driver, Operator
 from .endpoints import Ledgered, Marked, Transactions
-from .rules import ALL, Rules
-from .scheduler import Alternative, Lock, Process, Pruned, Scheduler, Stuck
+from .rules import Rules
+from .scheduler import Process, Scheduler
 from .sinks import POISON
-from .store import SerialPool, Store, View
+from .store import Store, View
 
 #: the names of violations
 LOST, DOUBLED, UNDONE, DECIDED_TWICE = "lost row", "doubled row", "decided work undone", "decided twice"
@@ -64,33 +58,12 @@ class Setup:
     always_second: bool = False
 
 
-@dataclass
-class Result:
-    """How an execution ended."""
-
-    #: what is broken, and how
-    violations: dict[str, str] = field(default_factory=dict)
-    schedule: dict[int, Alternative] = field(default_factory=dict)
-    told: list[str] = field(default_factory=list)
-    points: list[Any] = field(default_factory=list)
-    pruned: bool = False
-    steps: int = 0
-
-    def __str__(self) -> str:
-        trace = "\n  ".join(self.told) or "no deviation"
-        broken = "; ".join(f"{name}: {how}" for name, how in self.violations.items()) or "nothing is broken"
-        return f"{broken}\n  {trace}\n  schedule = {self.schedule}"
-
-
 class Broken(Exception):
     """A violation was seen."""
 
     def __init__(self, violation: str, detail: str) -> None:
         super().__init__(f"{violation}: {detail}")
         self.violation, self.detail = violation, detail
-
-
-_world: list[World] = []
 
 
 class World:
@@ -118,8 +91,6 @@ class World:
         self._parsed: dict[str, Record] = {}
         self._restore: Any = None
         self._tables: dict[int, str] = {}
-        #: read by the reader so far, of each table; none of it may vanish
-        self._read: Counter[tuple[str, int]] = Counter()
         self.incarnation = 0
 
     # -- what the world gives to the kernel
@@ -171,7 +142,7 @@ class World:
             if self.delivered(0) and len(sent) == 2:
                 self._restore = self.wa.snapshot()
 
-    def _fail(self, violation: str, detail: str) -> None:
+    def fail(self, violation: str, detail: str) -> None:
         self.broken.setdefault(violation, detail)
 
     def advance_offsets(self, coordinator: Coordinator) -> None:
@@ -182,7 +153,7 @@ class World:
         self.group = min(complete, committed)
         missing = [n for n in range(self.group + 1) if not self.delivered(n)]
         if missing and not (self.setup.between or self.setup.operator):
-            self._fail(LEADS, f"the group is at {self.group}, but the rows of {missing} are not at every endpoint")
+            self.fail(LEADS, f"the group is at {self.group}, but the rows of {missing} are not at every endpoint")
 
     @property
     def position(self) -> tuple[int | None, int | None]:
@@ -197,7 +168,7 @@ class World:
             return
         state = truth[max(truth)].state.get("tx")
         if state is not None and sinks[0].state != state:
-            self._fail(STATE, f"{driver.process.name} was given {sinks[0].state}, and {state} is recorded")
+            self.fail(STATE, f"{driver.process.name} was given {sinks[0].state}, and {state} is recorded")
 
     def undecided(self) -> set[tuple[str, int]]:
         """What is open at the endpoint and no record names."""
@@ -223,7 +194,7 @@ class World:
     def swept(self, driver: Driver, before: set[tuple[str, int]]) -> None:
         """A driver was quiet for longer than its sweep takes: nothing of dead ones may hold readers back."""
         if not self.newer_than(driver) and (left := before & self.undecided()):
-            self._fail(OPEN, f"{driver.process.name} was quiet, and {sorted(left)} stayed open")
+            self.fail(OPEN, f"{driver.process.name} was quiet, and {sorted(left)} stayed open")
 
     def newer_than(self, driver: Driver) -> bool:
         """Whether this driver has been replaced."""
@@ -233,16 +204,16 @@ class World:
     def ended(self, driver: Driver) -> None:
         """A query that ended well has delivered everything that is decided."""
         if not self.newer_than(driver) and (left := self.pending_rows()):
-            self._fail(SILENT, f"{driver.process.name} ended well, but the rows of {left} are not delivered")
+            self.fail(SILENT, f"{driver.process.name} ended well, but the rows of {left} are not delivered")
 
     def failed(self, driver: Driver, error: BaseException) -> None:
         """A query that stopped for what an endpoint lost has left word of it, for `status` and `resolve`."""
         if not isinstance(error, LostError) or self.newer_than(driver):
             return
         if not self.pending_rows() and not self.setup.operator:
-            self._fail(FALSE_ALARM, f"{driver.process.name} stopped although nothing is lost: {error}")
+            self.fail(FALSE_ALARM, f"{driver.process.name} stopped although nothing is lost: {error}")
         if not self.store.names("lost"):
-            self._fail(UNTOLD, f"{driver.process.name} stopped, and nothing tells the operator why: {error}")
+            self.fail(UNTOLD, f"{driver.process.name} stopped, and nothing tells the operator why: {error}")
 
     # -- the truth
 
@@ -270,19 +241,16 @@ class World:
                 handle = next(c.data for c in decided.committables if c.sink == "wa" and c.data["handle"] == name)
                 rows = [r for b in _rows(self.store.files.get(name)) for r in b]
                 if not set(rows) <= set(self.wa.rows("sent")):
-                    self._fail(UNDONE, f"{handle['handle']} of checkpoint {number} was removed undelivered")
+                    self.fail(UNDONE, f"{handle['handle']} of checkpoint {number} was removed undelivered")
 
     def delivered(self, number: int) -> bool:
         decided = fold(self.records()).get(number)
         if decided is None:
-            return number in self._pruned()
+            return False
         expected = {row for part in self.rows_of(number, mended=True) for row in part}
         seen_tx = {row % 1000 for _, row in self.tx.visible}
         seen_wa = {row % 1000 for row in self.wa.rows("sent")}
         return expected <= seen_tx and expected <= seen_wa
-
-    def _pruned(self) -> set[int]:
-        return set()
 
     def pending_rows(self) -> list[int]:
         if self.setup.operator:
@@ -296,25 +264,25 @@ class World:
         decisions = Counter(r.checkpoint_id for r in self.records() if r.kind is RecordKind.DECISION)
         for number, count in decisions.items():
             if count > 1:
-                self._fail(DECIDED_TWICE, f"checkpoint {number} has {count} decisions")
+                self.fail(DECIDED_TWICE, f"checkpoint {number} has {count} decisions")
         for problem in self.store.problems:
-            self._fail(DECIDED_TWICE, problem)
+            self.fail(DECIDED_TWICE, problem)
         for problem in self.tx.problems:
-            self._fail(UNDONE, problem)
+            self.fail(UNDONE, problem)
         if self.setup.slow and self.tx.expired:
-            self._fail(EXPIRED, f"{self.tx.expired} expired although their endpoint always answered")
+            self.fail(EXPIRED, f"{self.tx.expired} expired although their endpoint always answered")
         given_up = self._given_up()
         for number in range(self.setup.batches):
             self._check_rows(number, given_up)
         if left := [name for name in self.tx.open if self.ours(name)]:
-            self._fail(OPEN, f"transactions {left} are open")
+            self.fail(OPEN, f"transactions {left} are open")
         if left := self.store.walk("wal"):
-            self._fail(OPEN, f"log files {left} are left")
+            self.fail(OPEN, f"log files {left} are left")
         plans = [d.state["tx"]["plan"] for d in list(fold(self.records()).values())[-1:]]
         if plans != [self.tx.acted]:
-            self._fail(STATE, f"the state plans {plans}, and {self.tx.acted} was done")
+            self.fail(STATE, f"the state plans {plans}, and {self.tx.acted} was done")
         if self.group != self.setup.batches - 1:
-            self._fail(HELD_BACK, f"the group is at {self.group}")
+            self.fail(HELD_BACK, f"the group is at {self.group}")
 
     def _given_up(self) -> set[tuple[int, str]]:
         """What an operator ordered about, also when the command died before it could say so."""
@@ -326,15 +294,15 @@ class World:
             counts = Counter(row % 1000 for row in rows)
             for row in expected:
                 if not counts[row] and (number, sink) not in given_up:
-                    self._fail(LOST, f"row {row} of checkpoint {number} is not at {sink}")
+                    self.fail(LOST, f"row {row} of checkpoint {number} is not at {sink}")
                 if counts[row] > 1 and (number, sink) not in given_up and not self._may_double(sink):
-                    self._fail(DOUBLED, f"row {row} of checkpoint {number} is {counts[row]} times at {sink}")
+                    self.fail(DOUBLED, f"row {row} of checkpoint {number} is {counts[row]} times at {sink}")
         if self.setup.new_options:
             decision = [r for r in self.records() if r.checkpoint_id == number and r.kind is RecordKind.DECISION]
             table = self._tables[decision[0].slot.generation]
             for row in expected:
                 if row not in self.tx.rows(table):
-                    self._fail(MOVED, f"row {row} was decided for table {table!r} and is not there")
+                    self.fail(MOVED, f"row {row} was decided for table {table!r} and is not there")
 
     def _may_double(self, sink: str) -> bool:
         """W9: a send whose mark is elsewhere is made again after a crash, a lost answer, or by a zombie."""
@@ -343,7 +311,7 @@ class World:
             return True  # known gap: a second take-over sets aside this location's own marks of the first
         if sink != "wa" or self.setup.write_ahead == "ledger":
             return False
-        return bool(self.scheduler.told)
+        return any(kind in line for line in self.scheduler.told for kind in ("crash", "orphan", "lose", "switch"))
 
 
 def _rows(data: bytes | None) -> Iterator[list[int]]:
@@ -353,95 +321,3 @@ def _rows(data: bytes | None) -> Iterator[list[int]]:
         with pa.ipc.open_stream(data) as stream:
             for batch in stream:
                 yield batch.column("id").to_pylist()
-
-
-# -- -- running
-
-
-@contextmanager
-def installed() -> Iterator[None]:
-    """Put the model's threads, storage and ids in the place of the real ones."""
-
-    def scheduler() -> Scheduler:
-        return _world[-1].scheduler
-
-    threads = SimpleNamespace(Lock=lambda: Lock(scheduler), RLock=lambda: Lock(scheduler, again=True))
-    logger = logging.getLogger("holdfast")
-    disabled, logger.disabled = logger.disabled, True
-    with ExitStack() as stack:
-        for name, module in list(sys.modules.items()):
-            if not name.startswith(("holdfast.checkpoint.", "holdfast.sinks.")) or name == "holdfast.checkpoint.loops":
-                continue
-            if hasattr(module, "threading"):
-                stack.enter_context(mock.patch.object(module, "threading", threads))
-            if hasattr(module, "open_storage"):
-                stack.enter_context(mock.patch.object(module, "open_storage", lambda at: _world[-1].open_storage(at)))
-        stack.enter_context(mock.patch.object(log_module, "ThreadPoolExecutor", SerialPool))
-        stack.enter_context(mock.patch("uuid.uuid4", lambda: _world[-1].unique()))
-        try:
-            yield
-        finally:
-            logger.disabled = disabled
-
-
-def execute(
-    setup: Setup,
-    rules: Rules = ALL,
-    schedule: dict[int, Alternative] | None = None,
-    *,
-    choose: Any = None,
-    seen: Any = None,
-) -> Result:
-    """One execution, from nothing to the checks at its end."""
-    scheduler = Scheduler(dict(schedule or {}), choose=choose, seen=seen)
-    world = World(setup, rules, scheduler)
-    _world.append(world)
-    result = Result(schedule=scheduler.schedule, points=scheduler.points)
-    try:
-        _run(world)
-        world.check()
-    except Broken as broken:
-        world._fail(broken.violation, broken.detail)
-    except Stuck as stuck:
-        world._fail(STUCK, str(stuck))
-    except Pruned:
-        result.pruned = True
-    except Noticed:
-        pass
-    finally:
-        scheduler.close()
-        _world.pop()
-    result.told, result.steps, result.violations = scheduler.told, scheduler._count, world.broken
-    return result
-
-
-def _run(world: World) -> None:
-    setup, scheduler = world.setup, world.scheduler
-    Driver(world, 0, "d1")
-    Driver(world, 1, "d2", late=True)
-    if setup.operator:
-        world.operator = Operator(world, setup.operator)
-    scheduler.run()
-    scheduler.calm = True
-    noticed = [d.error for d in world.drivers if isinstance(d.error, LineageError)]
-    if setup.between and noticed and not setup.take_over:
-        raise Noticed
-    for number in range(2, 5):
-        last = Driver(world, number, f"d{number + 1}")
-        scheduler.run()
-        if last.ended_well:
-            return
-        if setup.between and not setup.take_over and isinstance(last.error, LineageError):
-            raise Noticed
-        if isinstance(last.error, LostError) and setup.operator:
-            world.operator = Operator(world, setup.operator, late=False)
-            scheduler.run()
-            if not world.operator.orders:
-                raise Broken(NO_WAY_OUT, f"{last.error}; the operator was told: {world.refused[-1:]}")
-    if isinstance(last.error, UndeliveredError):
-        raise Broken(HELD_BACK, str(last.error))
-    raise Broken(STUCK, f"clean restarts fail: {type(last.error).__name__}: {last.error}")
-
-
-class Noticed(Exception):
-    """The start was refused, as it must be."""
