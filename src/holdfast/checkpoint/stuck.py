@@ -144,6 +144,8 @@ def _standing(finding: Finding, lost: list[Committable], mine: Mapping[int, Comm
     decided = facts.decided.get(finding.checkpoint_id)
     if decided is not None and decided.resolution.get(finding.sink, {}).get("finding") == finding.nonce:
         return Standing.RESOLVED
+    if finding.checkpoint_id > max(facts.decided, default=-1):
+        return Standing.STUCK  # decided by a newer driver, after this log was read: not ours to call done
     if decided is None or finding.sink in facts.commits.get(finding.checkpoint_id, ()):
         return Standing.DONE
     if any(c.subtask not in mine or mine[c.subtask].data != c.data for c in lost):
