@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Spark runs on the Java that setup found, whatever PATH says.
 RUN = JAVA_HOME="$$(cat .venv/java-home)" $(BIN)
 
-.PHONY: help setup demo lint test matrix mutants bench bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres clean
+.PHONY: help setup demo lint test walk matrix mutants bench bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
@@ -26,6 +26,9 @@ lint: setup  ## ruff, mypy and the layers of the architecture
 test: lint  ## lint, and every test but the whole fault matrix, side by side
 	@$(RUN)/python -m tests.prepare
 	$(RUN)/pytest --durations=15 -n $$(( $$(nproc) + 1 )) --maxprocesses 4 --dist loadgroup
+
+walk: setup  ## the protocol under random schedules for an hour; SECONDS=60 SEED=7 to choose
+	$(BIN)/python -m tests.unit.model.walk --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
 
 matrix: setup  ## the whole fault matrix, and its table
 	@$(RUN)/python -m tests.prepare

@@ -26,6 +26,13 @@ def rows(*ids: int) -> list[dict[str, Any]]:
     return [{"id": i, "name": f"n{i}"} for i in ids]
 
 
+def settle(run: LocalRun) -> None:
+    """Wait for a sink that commits beside the next batch; raise what it failed with."""
+    run.coordinator.drain(60.0)
+    if run.coordinator.failure is not None:
+        raise run.coordinator.failure
+
+
 class Query:
     """A pipeline into one database; `start` is a new driver."""
 

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.core.model import Outcome
 from holdfast.errors import ConfigError, InjectedFault, LostError, RowError
-from holdfast.testing.local import PickledTasks, armed
+from holdfast.testing.local import Died, PickledTasks, armed
 from tests.integration.pg import SCHEMA, Query, batch, rows
 from tests.servers.postgres import PostgresServer, execute
 
@@ -77,7 +77,7 @@ def test_rule_16_what_was_prepared_is_committed_in_another_mode_table_and_schema
     execute(query.dsn, "CREATE TABLE t (id bigint, name text)")
     execute(query.dsn, "CREATE TABLE other (id bigint PRIMARY KEY, name text)")
     run = query.start(query.sink(name="out", **TWO_PHASE))
-    with pytest.raises(InjectedFault), armed("commit.subtask=error@2,commit.record=error"):
+    with pytest.raises(Died), armed("commit.subtask=error@2", died=True):
         run.run(0, batch(rows(1), rows(2), rows(3)))
     run = query.start(query.sink("other", name="out", schema="elsewhere", **now))
     run.run(0, batch(rows(1), rows(2), rows(3)))

@@ -13,6 +13,7 @@ from holdfast.committers.base import CheckpointCommitter
 from holdfast.committers.file import FileCheckpointCommitter
 from holdfast.committers.sql import SqlCheckpointCommitter
 from holdfast.core.model import PendingCheckpoint
+from holdfast.errors import FencedError
 from holdfast.sinks.subtask import current_task
 from holdfast.testing.audit import audit
 from tests.unit.inprocess import Endpoint, Engine, PreparingSink, SendingSink
@@ -229,3 +230,38 @@ def test_w9_a_crash_between_send_and_mark_sends_again(
     report = audit([1], endpoint.rows)
     assert report.nothing_lost
     assert report.doubled == (1,)
+
+
+def test_rows_that_an_older_driver_delivered_when_it_woke_up_are_not_reported_lost(
+    location: str, marks: FileCheckpointCommitter, endpoint: Endpoint
+) -> None:
+    """Found by the model (tests/unit/model): it had sent them, recorded the commit and removed the log file."""
+    endpoint.down = DOWN
+    engine = Engine(location, SendingSink(endpoint, marks))
+    engine.run(0, [1, 2])
+    older = engine.log
+    engine.restart()
+    older.record_commit(0, "sending", {})
+    for file in engine.files("wal"):
+        engine.storage.delete(file)
+    endpoint.down = None
+    engine.tick()
+    assert engine.coordinator.failure is None and engine.pending == [] and engine.files("lost") == []
+    engine.run(1, [3])
+    assert endpoint.rows == [3]
+
+
+def test_a_driver_that_was_replaced_sends_nothing_any_more(
+    location: str, marks: FileCheckpointCommitter, endpoint: Endpoint
+) -> None:
+    endpoint.down = DOWN
+    engine = Engine(location, SendingSink(endpoint, marks))
+    engine.run(0, [1, 2])
+    older = engine.coordinator
+    engine.restart(SendingSink(endpoint, marks))
+    endpoint.down = None
+    engine.now += 60.0
+    older.tick()
+    assert isinstance(older.failure, FencedError) and endpoint.rows == []
+    engine.tick()
+    assert endpoint.rows == [1, 2]

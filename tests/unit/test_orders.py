@@ -13,9 +13,7 @@ from typer.testing import CliRunner
 
 from holdfast.cli.app import app
 from holdfast.committers.file import FileCheckpointCommitter
-from holdfast.core.model import Outcome
 from holdfast.errors import (
-    CommitError,
     ConfigError,
     HoldfastError,
     LostError,
@@ -23,7 +21,6 @@ from holdfast.errors import (
     SinkError,
 )
 from tests.unit.inprocess import Endpoint, Engine, PreparingSink, SendingSink, record_batch
-from tests.unit.test_repair import LossySink, drop
 
 
 def run(*arguments: object) -> Any:
@@ -37,7 +34,7 @@ def resolved(*arguments: object) -> dict[str, Any]:
     return document
 
 
-def ids_of(location: Path, number: int, sink: str) -> list[int]:
+def ids_of(location: Path | str, number: int, sink: str) -> list[int]:
     result = run("resolve", location, "--rows", number, "--sink", sink)
     assert result.exit_code == 0, result.stderr
     return [json.loads(line)["id"] for line in result.stdout.splitlines()]
@@ -149,42 +146,6 @@ class TestAnyError:
         stuck_at(engine, endpoint, RowError("bad"))
         result = run("resolve", tmp_path, 0, "--produce-anyway", "--yes")
         assert result.exit_code == 3 and "nothing to produce again" in result.stderr
-
-
-class TestForecast:
-    def test_one_of_three_lost_without_digests_forecasts_the_rest_as_doubled(self, tmp_path, endpoint) -> None:
-        """The sink cannot match rows, so the whole replay is produced: what was committed is doubled."""
-
-        class Coarse(LossySink):
-            repairable = False
-
-        engine = Engine(tmp_path / "holdfast", Coarse(endpoint))
-        endpoint.fail("commit", *[RuntimeError("away")] * 3)
-        with pytest.raises(CommitError):
-            engine.run(0, [1, 2], [3], [4])
-        drop(endpoint, 1)
-        with pytest.raises(LostError):
-            engine.restart()
-        [stuck] = json.loads(run("resolve", tmp_path, "--json").stdout)["stuck"]
-        assert (stuck["subtasks"], stuck["rows"], stuck["certain"]) == ([1], 1, True), "only the lost one is named"
-        assert (stuck["produced"], stuck["possibly_doubled"], stuck["possibly_lost"]) == (4, 3, 0)
-        told = resolved(tmp_path, 0, "--produce-anyway")["report"]["expected"]
-        engine.restart()
-        engine.run(0, [1, 2], [3], [4])
-        doubled = len(endpoint.rows) - len(set(endpoint.rows))
-        assert doubled == told["rows_possibly_doubled"] == 3
-
-    def test_one_of_three_lost_with_digests_forecasts_none_doubled(self, tmp_path, endpoint) -> None:
-        engine = Engine(tmp_path / "holdfast", LossySink(endpoint))
-        endpoint.fail("commit", *[RuntimeError("away")] * 3)
-        with pytest.raises(CommitError):
-            engine.run(0, [1, 2], [3], [4])
-        drop(endpoint, 1)
-        engine.committed = 0  # Spark does not replay it
-        with pytest.raises(LostError):
-            engine.restart()
-        [stuck] = json.loads(run("resolve", tmp_path, "--json").stdout)["stuck"]
-        assert (stuck["subtasks"], stuck["produced"], stuck["possibly_doubled"]) == ([1], 1, 0)
 
 
 class TestWriteAhead:
@@ -325,11 +286,17 @@ def _not_utf8() -> pa.Array:
     return pa.Array.from_buffers(pa.string(), 2, good.buffers())
 
 
-def test_outcomes_are_enough_for_the_lost(tmp_path: Path, endpoint: Endpoint) -> None:
-    """A sink that can only say LOST: everything is named, uncertain, and can be ended."""
-    engine = Engine(tmp_path / "holdfast", PreparingSink(endpoint))
-    endpoint.fail("commit", *[Outcome.LOST] * 9)
-    with pytest.raises(LostError):
-        engine.run(0, [1], [2])
-    [stuck] = json.loads(run("resolve", tmp_path, "--json").stdout)["stuck"]
-    assert stuck["certain"] is False and stuck["possibly_doubled"] == stuck["produced"] == 2
+def test_rows_are_kept_and_sent_again_on_an_object_store(tmp_path: Path, endpoint: Endpoint, bucket: str) -> None:
+    location = f"s3://{bucket}/ck"
+    engine = Engine(f"{location}/holdfast", SendingSink(endpoint, FileCheckpointCommitter(str(tmp_path / "marks"))))
+    endpoint.down = False
+    engine.run(0, [1, 2], [3])
+    report = resolved(location, 0, "--give-up")["report"]
+    assert sum(file["rows"] for file in report["files"]) == 3 and engine.files("wal") == []
+    assert run("resolve", location, "--send-again", 0, "--yes").exit_code == 0
+    endpoint.down = None
+    engine.restart()
+    engine.run(1, [4])
+    assert sorted(endpoint.rows) == [1, 2, 3, 4] and not engine.pending
+    assert sorted(ids_of(location, 0, "sending")) == [1, 2, 3]
+    assert run("status", location).exit_code == 0

@@ -94,6 +94,26 @@ class TestKills:
             assert report["carried_out"] is True and engine.files("lost") == [], calls
             count += 1
 
+    def test_everything_of_a_sink_is_given_up_in_two_goes(self, tmp_path, endpoint) -> None:
+        sink = SendingSink(endpoint, FileCheckpointCommitter(str(tmp_path / "marks")))
+        engine = Engine(tmp_path / "ck" / "holdfast", sink, PreparingSink(Endpoint()))
+        endpoint.down = False
+        for number in range(3):
+            engine.run(number, [number])
+        with pytest.MonkeyPatch.context() as patch:
+            self.arm(patch, 12, after=False)
+            run("resolve", tmp_path / "ck", "--sink", "sending", "--give-up", "--yes")
+        log = engine.log
+        log.load()
+        before = [n for n, decided in log.facts.decided.items() if "sending" in decided.resolution]
+        assert 0 < len(before) < 3
+        again = resolved(tmp_path / "ck", "--sink", "sending", "--give-up")["reports"]
+        assert [r["checkpoint_id"] for r in again] == [n for n in range(3) if n not in before]
+        engine.restart(engine.sinks[1])
+        assert not engine.pending
+        for number in range(3):
+            assert ids_of(tmp_path / "ck", number, "sending") == [number]
+
     def test_orders_of_an_older_holdfast_have_no_id(self, tmp_path, endpoint) -> None:
         engine = Engine(tmp_path / "holdfast", PreparingSink(endpoint))
         stuck_at(engine, endpoint, RowError("bad"))

@@ -16,12 +16,13 @@ from typer.testing import CliRunner
 
 from holdfast.checkpoint import records
 from holdfast.checkpoint.log import CheckpointLog
+from holdfast.checkpoint.orders import finish
 from holdfast.checkpoint.storage import open_storage
 from holdfast.cli.app import app
 from holdfast.core.model import RecordKind
 from holdfast.errors import LostError
 from holdfast.testing.local import armed
-from tests.unit.inprocess import DAMAGES, Endpoint, Engine, damage, snapshot
+from tests.unit.inprocess import DAMAGES, Endpoint, Engine, InProcessBatch, damage, snapshot
 from tests.unit.test_repair import LossySink, decide_only, drop
 
 
@@ -57,6 +58,16 @@ def repair_records(location: Path) -> list[Any]:
 def report(location: Path, sink: str = "prepared") -> dict[str, Any]:
     path = location / "holdfast" / "reports" / f"0.{sink}.json"
     return records.decode(path.read_bytes(), str(path), "report")
+
+
+def test_a_driver_that_was_paused_in_its_start_leaves_the_finding_of_its_successor(tmp_path, engine, endpoint) -> None:
+    """Found by the model (tests/unit/model): it knew no such checkpoint, and took that for done."""
+    paused = CheckpointLog(open_storage(engine.location), "orders")
+    paused.start()
+    engine.restart()
+    get_stuck(engine, endpoint)
+    finish(paused)
+    assert run("resolve", tmp_path).exit_code == 1 and engine.files("lost") != []
 
 
 class TestShow:
@@ -148,6 +159,24 @@ class TestWaysOut:
         assert sorted(endpoint.rows) == [1, 2, 3, 4]
         body = report(tmp_path)
         assert (body["rows_proven_equal"], body["rows_possibly_doubled"], body["rows_possibly_lost"]) == (3, 0, 0)
+
+    def test_produce_anyway_takes_a_replay_that_differs_from_pass_to_pass(self, engine, endpoint, tmp_path) -> None:
+        """A query with rand() gives other rows each time: the order must end it all the same."""
+
+        class Restless(InProcessBatch):
+            def digests(self):  # type: ignore[no-untyped-def]
+                seen = super().digests()
+                self.partitions = ([3], [1, 8], [4])
+                return seen
+
+        get_stuck(engine, endpoint)
+        run("resolve", tmp_path, "--produce-anyway", "--yes")
+        engine.restart()
+        engine.coordinator.run(0, Restless([3], [1, 9], [4]))
+        assert sorted(endpoint.rows) == [1, 3, 4, 8] and not engine.pending
+        told = report(tmp_path)
+        assert (told["rows_produced"], told["rows_proven_equal"], told["rows_possibly_doubled"]) == (3, 0, 3)
+        assert told["rows_possibly_lost"] == 3
 
     def test_produce_anyway_is_refused_where_spark_does_not_replay(self, engine, endpoint, tmp_path) -> None:
         decide_only(engine, [1, 2], [3])

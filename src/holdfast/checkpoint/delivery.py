@@ -19,7 +19,7 @@ from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Committable, Outcome
 from holdfast.core.recovery import Commit, owed, plan_recovery
 from holdfast.core.retry import Retry
-from holdfast.errors import CommitError, ConfigError, HoldfastError, LostError, StorageError, permanent
+from holdfast.errors import CommitError, ConfigError, FencedError, HoldfastError, LostError, StorageError, permanent
 
 logger = logging.getLogger("holdfast")
 #: A slow failure of a sink that may lag is followed by a rest of the same length, up to this: it may hold an executor.
@@ -134,17 +134,34 @@ class Delivery:
                 told = {"outcome": outcome, **totals(committables), "at": int(self._clock() * 1000)}
                 self._log.record_commit(number, action.sink, told)
         except LostError as error:
+            if self._done_by_another(action, error):
+                return 0.0
             # The other sinks still commit: the decision stands.
             self._lost[action] = error
             self._calm()
             return 0.0
         except Exception as error:  # noqa: BLE001  any error of an endpoint is retried or ends the query
+            if permanent(error) and self._done_by_another(action, error):
+                return 0.0
             return self._trouble(wrapped(self.sink, f"commit of checkpoint {number}", error), action, began)
         self._unrecorded = None
         self.outcomes[number] = outcome
         self._calm()
         self._completed(number)
         return 0.0
+
+    def _done_by_another(self, action: Commit, error: Exception) -> bool:
+        """Whether the work is gone because an older driver, paused in the middle of it, woke up and finished it."""
+        try:
+            if isinstance(error, FencedError) or not self._log.find_commit(action.checkpoint_id, action.sink):
+                return False
+        except StorageError as problem:
+            error.add_note(f"while looking whether another driver has committed it: {problem}")
+            return False
+        self.outcomes[action.checkpoint_id] = Outcome.ALREADY_COMMITTED
+        self._calm()
+        self._completed(action.checkpoint_id)
+        return True
 
     def _attempt(self, number: CheckpointId, committables: tuple[Committable, ...]) -> Outcome:
         """A done outcome, or an error."""

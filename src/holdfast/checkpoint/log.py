@@ -242,6 +242,17 @@ class CheckpointLog:
             known = self._commits.get(checkpoint_id, {})
             self._commits = {**self._commits, checkpoint_id: {**known, sink: self.generation}}
 
+    def find_commit(self, checkpoint_id: CheckpointId, sink: str) -> bool:
+        """Whether another driver has recorded this commit since the log was read; it is then known here, too."""
+        file = _commit_file(checkpoint_id, sink)
+        if self._find(f"commits/{file}") is None:
+            return False
+        _, _, generation = self._read_commit(file)
+        with self._writing:
+            known = self._commits.get(checkpoint_id, {})
+            self._commits = {**self._commits, checkpoint_id: {**known, sink: generation}}
+        return True
+
     def prune(self) -> None:
         """Forget what is complete and older than `retain`. Commit records go last: without them a decision is owed."""
         with self._writing:

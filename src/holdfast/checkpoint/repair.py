@@ -85,13 +85,13 @@ class Repairs:
         repair = 1 + self._log.repairs(action.checkpoint_id)
         sink, at = self._sinks[action.sink], decided.timestamp
         reports = batch.write(run, [sink], action.checkpoint_id, at, only=wanted, repair=repair)
-        _verify(action, reports, [r for r in replay if r.subtask in wanted])
+        proven = _verify(action, reports, [r for r in replay if r.subtask in wanted], forced=forced)
         new = _replacements(mine, plan, whole, reports)
         with faults.point("repair"):
             self._log.decide(action.checkpoint_id, decided.sinks, new, timestamp=at, state={}, kind=RecordKind.REPAIR)
         rows = sum(report.rows for report in reports)
         if forced:
-            self._report(action, decided, plan, reports)
+            self._report(action, decided, plan, reports if proven else (), reports)
         self._log.storage.delete(finding_name(action.checkpoint_id, action.sink))
         logger.warning(
             "checkpoint %d, sink %s: %d rows in %d subtasks were produced again in place of what the endpoint dropped",
@@ -128,10 +128,18 @@ class Repairs:
         order = self._log.facts.decided[action.checkpoint_id].resolution.get(action.sink)
         return None if order is None or order.get("carried_out") else order["how"]
 
-    def _report(self, action: Commit, decided: Decided, plan: RepairPlan, reports: Sequence[SubtaskReport]) -> None:
+    def _report(
+        self,
+        action: Commit,
+        decided: Decided,
+        plan: RepairPlan,
+        proven: Sequence[SubtaskReport],
+        reports: Sequence[SubtaskReport],
+    ) -> None:
+        """Of what was produced; `proven` is what the hash pass saw too."""
         matched = {number for _, number in plan.matches} | set(plan.rest if plan.possible else ())
         produced = sum(r.rows for r in reports)
-        unproven = sum(r.rows for r in reports if r.subtask not in matched)
+        unproven = produced - sum(r.rows for r in proven if r.subtask in matched)
         body = {
             **decided.resolution[action.sink],
             "checkpoint_id": action.checkpoint_id,
@@ -140,21 +148,30 @@ class Repairs:
             "rows_proven_equal": produced - unproven,
             "rows_lost_recorded": sum(c.rows for c in (*plan.unmatched, *(c for c, _ in plan.matches))),
             "rows_possibly_doubled": unproven,
-            "rows_possibly_lost": 0 if plan.possible else sum(c.rows for c in plan.unmatched),
+            "rows_possibly_lost": _possibly_lost(plan, proven=bool(proven)),
             "carried_out": True,
             "at": int(time.time() * 1000),
         }
         write_report(self._log, body)
 
 
-def _verify(action: Commit, reports: Sequence[SubtaskReport], expected: Sequence[Replayed]) -> None:
-    """What was written is what the hash pass saw."""
+def _possibly_lost(plan: RepairPlan, *, proven: bool) -> int:
+    if plan.possible and proven:
+        return 0
+    lost = plan.unmatched if proven else (*plan.unmatched, *(c for c, _ in plan.matches))
+    return sum(c.rows for c in lost)
+
+
+def _verify(action: Commit, reports: Sequence[SubtaskReport], expected: Sequence[Replayed], *, forced: bool) -> bool:
+    """Whether what was written is what the hash pass saw; it must be, unless an operator wants it as it comes."""
     written = {(r.subtask, r.rows, r.digest) for r in reports if r.rows}
-    if written != {(r.subtask, r.rows, r.digest) for r in expected}:
+    equal = written == {(r.subtask, r.rows, r.digest) for r in expected}
+    if not equal and not forced:
         raise CommitError(
             f"checkpoint {action.checkpoint_id}, sink {action.sink!r}: two passes over Spark's replay gave different "
             "rows, so nothing of it was produced. The decision is kept; start the query again"
         )
+    return equal
 
 
 def _replacements(
@@ -162,8 +179,9 @@ def _replacements(
 ) -> list[Committable]:
     """The committables of the repair record: new ones under the numbers of those they replace."""
     made = {report.subtask: c for report in reports for c in report.committables}
-    new = [replace(made[number], subtask=lost.subtask) for lost, number in plan.matches]
-    new += [Committable(c.sink, c.subtask, None) for c in plan.unmatched]
+    gone = [lost for lost, number in plan.matches if number not in made]  # only if a second pass gave other rows
+    new = [replace(made[number], subtask=lost.subtask) for lost, number in plan.matches if number in made]
+    new += [Committable(c.sink, c.subtask, None) for c in (*plan.unmatched, *gone)]
     free = 1 + max(c.subtask for c in mine)
-    new += [replace(made[number], subtask=free + n) for n, number in enumerate(whole)]
+    new += [replace(made[number], subtask=free + n) for n, number in enumerate(whole) if number in made]
     return new
