@@ -7,116 +7,37 @@ of the source, and requires the tests to go red. The same tests must be green on
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from mutant_list import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[1]
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """One thing switched off: the text that is replaced, and the tests that must notice."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
+def find(folder: Path, mutant: Mutant) -> list[tuple[Path, re.Match[str]]]:
+    """Where in a copy of the source its text is; it must be one place."""
+    pattern = re.compile(r"\n([ ]*)".join(map(re.escape, mutant.old.split("\n "))))
+    files = sorted((folder / "holdfast").glob(mutant.file))
+    return [(file, match) for file in files for match in pattern.finditer(file.read_text())]
 
 
-CRASH = "tests/crash/test_matrix.py::test_after_the_fault_every_row_is_delivered_once"
-MODEL = "tests/unit/test_protocol_model.py::test_with_all_rules_on_no_execution_breaks_anything"
-MUTANTS = (
-    Mutant(
-        "the fence: older generations may go on deciding",
-        "core/fence.py",
-        "return all(generation <= own for generation in claimed)",
-        "return True",
-        ("tests/unit/test_coordinator_write_ahead.py",),
-    ),
-    Mutant(
-        "the fence: slots of older generations are left open",
-        "checkpoint/log.py",
-        "for slot in fence.slots_to_fence(self.generation, generations, slots, aborted):",
-        "for slot in []:",
-        (f"{MODEL}[two drivers, endpoint with a ledger]", "tests/unit/test_log.py"),
-    ),
-    Mutant(
-        "the fence, both halves, in real processes",
-        "checkpoint/log.py",
-        "        self.ensure_not_fenced()\n        content = (",
-        "        self._next = Slot(self.generation + 1000, self._next.index)\n        content = (",
-        (f"{CRASH}[09-sqlite-before-decision]",),
-    ),
-    Mutant(
-        "the ledger: a repeated commit inserts again",
-        "connectors/sqlite.py",
-        "if ledger.get(run.lineage, -1) >= self.checkpoint_id:",
-        "if False:",
-        (f"{CRASH}[05-sqlite-lost]",),
-    ),
-    Mutant(
-        "the ledger: the mark is not written",
-        "connectors/sqlite_table.py",
-        "        connection.execute(_ADD_TO_LEDGER, row)\n",
-        "",
-        (f"{CRASH}[05-sqlite-lost]",),
-    ),
-    Mutant(
-        "the committer: nothing is marked as delivered",
-        "sinks/write_ahead.py",
-        "            committer.commit_checkpoint(subtask, self.checkpoint_id)\n",
-        "            pass\n",
-        ("tests/unit/test_coordinator_write_ahead.py",),
-    ),
-    Mutant(
-        "the fsync of a record",
-        "checkpoint/storage.py",
-        "        file.flush()\n        os.fsync(file.fileno())\n    if exclusive:",
-        "        file.flush()\n    if exclusive:",
-        ("tests/unit/test_storage.py",),
-    ),
-    Mutant(
-        "the fsync of a folder",
-        "checkpoint/storage.py",
-        "        os.fsync(fd)\n",
-        "        pass\n",
-        ("tests/unit/test_storage.py",),
-    ),
-    Mutant(
-        "the decision: nothing durable is written before the commit",
-        "checkpoint/log.py",
-        "created = self._create(slot_name(self._next), kind, records.new_nonce(), body)",
-        "created = True",
-        (f"{CRASH}[03-sqlite-kill]",),
-    ),
-    Mutant(
-        "the sweep: undecided work stays",
-        "sinks/wal.py",
-        '    discard(storage, [{"handle": path} for path in removed])\n    return removed',
-        "    return removed",
-        (f"{CRASH}[02-write-ahead-lost]",),
-    ),
-    Mutant(
-        "the replay: a decided batch is written again",
-        "checkpoint/coordinator.py",
-        "if checkpoint_id in self._log.facts.decided:",
-        "if False:",
-        (f"{CRASH}[06-write-ahead-error]",),
-    ),
-    Mutant(
-        "the drain: a replayed batch is not run",
-        "checkpoint/coordinator.py",
-        "        batch.drain()\n",
-        "        pass\n",
-        ("tests/crash/test_stateful.py",),
-    ),
-)
+def apply(folder: Path, mutant: Mutant) -> None:
+    """Break a copy of the source."""
+    found = find(folder, mutant)
+    if len(found) != 1:
+        raise SystemExit(f"{mutant.name}: {mutant.file} holds its text {len(found)} times, not once; update it")
+    file, match = found[0]
+    text = file.read_text()
+    new = mutant.new
+    if match.lastindex:
+        new = new.replace("\n ", "\n" + match[1])
+    file.write_text(text[: match.start()] + new + text[match.end() :])
 
 
 def run_tests(source: Path, tests: tuple[str, ...]) -> tuple[bool, str]:
@@ -145,11 +66,7 @@ def main() -> int:
         for number, mutant in enumerate(chosen):
             copy = Path(folder, str(number))
             shutil.copytree(ROOT / "src", copy)
-            path = copy / "holdfast" / mutant.file
-            text = path.read_text()
-            if text.count(mutant.old) != 1:
-                raise SystemExit(f"{mutant.name}: {mutant.file} does not contain its text exactly once; update it")
-            path.write_text(text.replace(mutant.old, mutant.new))
+            apply(copy, mutant)
             begin = time.monotonic()
             green, _ = run_tests(copy, mutant.tests)
             verdict = "SURVIVED" if green else "noticed"

@@ -7,14 +7,14 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.crash import kafka_scenarios, scenarios, stores_scenarios
+from tests.crash import endpoint_scenarios, kafka_scenarios, scenarios, stores_scenarios
 from tests.crash.harness import Work
 from tests.crash.kafka_work import MODES, KafkaWork
 from tests.crash.scenarios import Case
 from tests.crash.stores_work import STORES, StoresWork
 
-SINKS = (*scenarios.SINKS, *kafka_scenarios.SINKS, *stores_scenarios.SINKS)
-CASES = [*scenarios.CASES, *kafka_scenarios.CASES, *stores_scenarios.CASES]
+SINKS = (*scenarios.SINKS, *kafka_scenarios.SINKS, *stores_scenarios.SINKS, *endpoint_scenarios.SINKS)
+CASES = [*scenarios.CASES, *kafka_scenarios.CASES, *stores_scenarios.CASES, *endpoint_scenarios.CASES]
 #: The point at which a server is killed; it has one of its own.
 SERVER_KILLED = 14
 
@@ -24,7 +24,8 @@ def work_for(case: Case, folder: Path, server: Callable[[str, bool], Any]) -> It
     """A folder for the case; `server` gives the one of a name ("kafka") to share, or one that may be killed."""
     mortal = case.point == SERVER_KILLED
     if case.sink in MODES:
-        with closing(KafkaWork(folder, case.sink, server("kafka", mortal))) as kafka_work:
+        broker = server("kafka_cluster", False) if case.sink == "kafka-three" else server("kafka", mortal)
+        with closing(KafkaWork(folder, case.sink, broker)) as kafka_work:
             yield kafka_work
     elif case.sink in STORES:
         with closing(StoresWork(folder, case.sink, lambda name: server(name, mortal))) as stores_work:

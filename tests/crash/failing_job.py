@@ -19,12 +19,15 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import holdfast as hf
 from holdfast.errors import HoldfastError, RowError
+from tests.crash.harness import holdfast
 from tests.crash.job import SCHEMA, FolderEndpoint
 from tests.spark_conf import FAST
 
 
 class Moody(FolderEndpoint):
     """An endpoint that does what a file in its folder says: `down`, `hang`, or `broken` for an error for good."""
+
+    name = "folder"
 
     def send_values(self, values: Iterator[pa.RecordBatch], checkpoint_id: int, timestamp: int) -> bool:
         """See FolderEndpoint."""
@@ -124,7 +127,9 @@ class Job:
         query = self.start([Moody(str(self.endpoint)), self.table()])
         wait((self.endpoint / "hanging").exists)
         query.processAllAvailable()
-        self.seen["status"] = query.isActive
+        self.seen["active"] = query.isActive
+        told = holdfast("status", str(self.work / "checkpoint"))
+        self.seen["status"] = {"code": told.returncode, "text": told.stdout}
         ended: dict[str, Any] = {}
 
         def stop() -> None:
@@ -159,6 +164,7 @@ class Job:
             self.seen[f"took now={now}"] = time.monotonic() - began
             left = [str(path) for path in (self.work / "checkpoint" / "holdfast" / "wal").rglob("*.arrow")]
             self.seen[f"left now={now}"] = left
+            self.seen[f"decided now={now}"] = len(list((self.work / "checkpoint" / "holdfast" / "commits").iterdir()))
             time.sleep(2)
             print(f"STOPPED now={now}", flush=True)
         self.tell()

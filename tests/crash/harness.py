@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 
 from holdfast.core import faults
 from holdfast.testing.audit import AuditReport, audit
+from tests.crash.processes import end, wait_for
 
 ROOT = Path(__file__).parents[2]
 FILES, ROWS = 3, 200
@@ -148,6 +148,13 @@ class Work:
         """All that a run printed, the last one by default."""
         return (self.folder / f"run-{run or self.runs}.log").read_text(errors="replace")
 
+    def seen(self) -> dict[str, Any]:
+        """What a process of tests.crash.failing_job saw."""
+        path = self.folder / "seen.json"
+        assert path.exists(), self.log()
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
     # -- what is at the endpoints -----------------------------------------------------------------------------------
 
     def sent(self) -> list[int]:
@@ -229,77 +236,16 @@ class Work:
         return sorted((self.log_folder / "decisions").glob("*.json"))
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a driver and everything it started, by process group, and wait until all of it is gone."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    finally:
-        process.wait()
-    for _ in range(200):
-        if not _alive(process.pid):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"process group {process.pid} does not end")
+def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of the command line."""
+    env = {**os.environ, "PYTHONPATH": _source(), "COLUMNS": "200"}
+    command = [sys.executable, "-m", "holdfast.cli", *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
 
 
-def _alive(group: int) -> bool:
-    """Whether a process of this group still runs; a zombie does not, however long init takes to reap it."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, number = path.read_text().rpartition(")")[2].split()[:3]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(number) == group and state not in "ZX":
-            return True
-    return False
-
-
-def wait_until_stopped(process: subprocess.Popen[bytes], timeout: float = 180) -> None:
-    """Wait until the driver has paused itself (state T)."""
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-        if state == "T":
-            return
-        assert state != "Z" and process.poll() is None, "the driver ended before it came to the point"
-        time.sleep(0.1)
-    raise AssertionError("the driver never came to the point where it should pause")
-
-
-def state_of(process_id: int) -> str | None:
-    """The kernel's letter for the state of a process, None when there is none."""
-    try:
-        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-
-
-def parent_of(process_id: int) -> int:
-    """The process that started it."""
-    return int(Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def stopped_children(process: subprocess.Popen[bytes]) -> list[int]:
-    """Workers of this driver that have paused themselves; Spark puts them in a process group of their own."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if state == "T" and int(session) == process.pid and int(path.parent.name) != process.pid:
-            found.append(int(path.parent.name))
-    return found
-
-
-def wait_for(condition: Callable[[], Any], what: str, timeout: float = 180) -> None:
-    """Until the condition holds; a deadline, never a guess."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout:.0f} s in vain: {what}"
-        time.sleep(0.1)
+def status(work: Work) -> subprocess.CompletedProcess[str]:
+    """`holdfast status` of the pipeline."""
+    return holdfast("status", str(work.folder / "checkpoint"))
 
 
 def _source() -> str:

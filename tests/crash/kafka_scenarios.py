@@ -7,8 +7,9 @@ import signal
 from collections.abc import Callable
 from typing import Any, cast
 
-from tests.crash.harness import Work, end, stopped_children, wait_for, wait_until_stopped
+from tests.crash.harness import Work
 from tests.crash.kafka_work import KafkaWork
+from tests.crash.processes import end, stopped_children, wait_for, wait_until_stopped
 from tests.crash.scenarios import (
     Case,
     Scenario,

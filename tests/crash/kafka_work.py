@@ -19,8 +19,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from holdfast.connectors.kafka.transactions import TransactionClient, TransactionRef
 from holdfast.core.naming import escape
 from holdfast.testing.audit import AuditReport, audit
-from tests.crash.harness import ROOT, Work, wait_for
+from tests.crash.harness import ROOT, Work
+from tests.crash.processes import wait_for
 from tests.servers.kafka import KafkaBroker
+from tests.servers.kafka_cluster import KafkaCluster
 
 #: Rows of each partition of the source: 20,000, and a quarter of each makes a checkpoint.
 SOURCE = (8000, 6000, 6000)
@@ -31,6 +33,7 @@ MODES = {
     "kafka": ("two-phase",),
     "kafka-write-ahead": ("write-ahead",),
     "kafka-both": ("two-phase", "write-ahead"),
+    "kafka-three": ("two-phase", "write-ahead"),
 }
 
 
@@ -44,8 +47,8 @@ class KafkaWork(Work):
 
     checkpoints = CHECKPOINTS
 
-    def __init__(self, folder: Path, sink: str, broker: KafkaBroker) -> None:
-        self.broker = broker
+    def __init__(self, folder: Path, sink: str, broker: KafkaBroker | KafkaCluster) -> None:
+        self._servers = broker
         self.name = f"crash-{uuid.uuid4().hex[:8]}"
         self.group = f"{self.name}-group"
         self.out = {mode: f"{self.name}-{mode}" for mode in MODES[sink]}
@@ -56,11 +59,12 @@ class KafkaWork(Work):
     def make_input(self) -> None:
         """A source topic for all tests of a broker, which they only read; the topics to write to."""
         admin = AdminClient(self._settings)
-        self.source = f"source-{self.broker.port}"
-        topics = [NewTopic(topic, OUT_PARTITIONS, 1) for topic in self.out.values()]
+        self.source = f"source-{len(SOURCE)}"
+        copies = 1 if isinstance(self._servers, KafkaBroker) else len(self._servers.brokers)
+        topics = [NewTopic(topic, OUT_PARTITIONS, copies) for topic in self.out.values()]
         known = self.source in admin.list_topics(timeout=30).topics
         if not known:
-            topics.append(NewTopic(self.source, len(SOURCE), 1))
+            topics.append(NewTopic(self.source, len(SOURCE), copies))
         for answer in admin.create_topics(topics).values():
             answer.result(30)
         if not known:
@@ -75,14 +79,26 @@ class KafkaWork(Work):
             assert producer.flush(60) == 0
 
     @property
+    def broker(self) -> KafkaBroker:
+        """The one there is."""
+        assert isinstance(self._servers, KafkaBroker)
+        return self._servers
+
+    @property
+    def cluster(self) -> KafkaCluster:
+        """The three there are."""
+        assert isinstance(self._servers, KafkaCluster)
+        return self._servers
+
+    @property
     def _settings(self) -> dict[str, Any]:
-        return {"bootstrap.servers": self.broker.bootstrap, "log_level": 0}
+        return {"bootstrap.servers": self._servers.bootstrap, "log_level": 0}
 
     def start(self, fault: str = "", **spec: Any) -> subprocess.Popen[bytes]:
         """See Work."""
         given = {
             "name": self.name,
-            "servers": self.broker.bootstrap,
+            "servers": self._servers.bootstrap,
             "source": self.source,
             "group": self.group,
             "out": self.out,
@@ -95,7 +111,7 @@ class KafkaWork(Work):
     def _watch(self) -> subprocess.Popen[bytes]:
         topics = dict.fromkeys(self.out.values(), OUT_PARTITIONS)
         spec = {
-            "servers": self.broker.bootstrap,
+            "servers": self._servers.bootstrap,
             "group": self.group,
             "source": self.source,
             "source_partitions": len(SOURCE),

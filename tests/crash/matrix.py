@@ -17,6 +17,7 @@ from tests.crash.cases import CASES, SINKS, work_for
 from tests.crash.scenarios import Case
 from tests.servers.cassandra import CassandraServer
 from tests.servers.kafka import KafkaBroker
+from tests.servers.kafka_cluster import KafkaCluster
 from tests.servers.postgres import PostgresServer
 
 
@@ -37,13 +38,16 @@ class Servers:
     def _make(self, name: str, folder: Path) -> Any:
         if name == "postgres":
             return PostgresServer(fsync="off")  # no case cuts the power
-        return {"kafka": KafkaBroker, "cassandra": CassandraServer}[name](folder)
+        made: dict[str, Any] = {"kafka": KafkaBroker, "kafka_cluster": KafkaCluster, "cassandra": CassandraServer}
+        return made[name](folder)
 
     def stop(self) -> None:
         """End them."""
         for (name, _), server in self._started.items():
             if name == "postgres":
                 server.close()
+            elif name == "kafka_cluster":
+                server.stop()
             else:
                 server.stop(kill=True)
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core import faults
-from tests.crash.harness import Work, end, wait_until_stopped
+from tests.crash.harness import Work
+from tests.crash.processes import end, wait_until_stopped
 
 SINKS = ("sqlite", "write-ahead")
 #: Faults between a send and the committer's mark: the rows are sent again, and that is what the guarantee says (W9).

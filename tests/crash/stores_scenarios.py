@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from tests.crash.harness import Work, end, stopped_children, wait_for, wait_until_stopped
+from tests.crash.harness import Work
 from tests.crash.kafka_scenarios import TITLES
+from tests.crash.processes import end, stopped_children, wait_for, wait_until_stopped
 from tests.crash.scenarios import (
     Case,
     Scenario,

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.crash.harness import FILES, ROOT, ROWS, Work, input_row
+from tests.crash.endpoint_scenarios import hung_endpoint
+from tests.crash.harness import ROWS, Work, input_row, status
 
 #: What a stop must not print; Spark's own shutdown prints some of these when a batch is cut off.
 NOISE = ("StackOverflowError", "Broken pipe", "BrokenPipe", "fenced", "FencedError", "Traceback", "Exception", "ERROR")
@@ -21,13 +18,6 @@ class Failing(Work):
     """Runs tests.crash.failing_job."""
 
     module = "tests.crash.failing_job"
-
-    def seen(self) -> dict[str, Any]:
-        """What the process saw."""
-        path = self.folder / "seen.json"
-        assert path.exists(), self.log()
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
 
     def table(self, name: str = "orders") -> list[Any]:
         """The rows of a table."""
@@ -43,13 +33,6 @@ def restarted(work: Failing) -> Work:
 @pytest.fixture
 def work(tmp_path: Path) -> Failing:
     return Failing(tmp_path / "work", "beside")
-
-
-def status(work: Work) -> subprocess.CompletedProcess[str]:
-    """`holdfast status` of the pipeline."""
-    env = {**os.environ, "PYTHONPATH": os.environ.get("HOLDFAST_SOURCE", str(ROOT / "src"))}
-    command = [sys.executable, "-m", "holdfast.cli", "status", str(work.folder / "checkpoint")]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
 
 
 def test_d7_an_endpoint_that_breaks_between_two_batches_fails_the_query_for_everybody(work: Failing) -> None:
@@ -88,6 +71,8 @@ def test_an_ordinary_stop_in_the_middle_of_a_batch_prints_nothing_and_leaves_not
     work.run_clean(does="is_stopped")
     seen = work.seen()
     assert seen["left now=False"] == [] and seen["left now=True"] == [], seen
+    # It waits ten seconds for the checkpoint under way, which takes two; on a machine that is too busy it may not.
+    assert seen["decided now=False"] > 0 or seen["took now=False"] > 10, "the checkpoint under way was cut off"
     assert seen["took now=False"] < 30 and seen["took now=True"] < 30, seen
     printed = work.printed().partition("STOP now=False")[2].partition("STOPPED now=False")[0]
     assert printed.strip() == "", printed
@@ -97,16 +82,5 @@ def test_an_ordinary_stop_in_the_middle_of_a_batch_prints_nothing_and_leaves_not
 
 
 @pytest.mark.timeout(400)
-def test_d2_an_endpoint_that_hangs_holds_up_neither_the_stream_nor_a_stop_nor_another_pipeline(work: Failing) -> None:
-    work.run_clean(does="hangs")
-    seen = work.seen()
-    expected = [input_row(n) for n in work.sent()]
-    assert work.table() == expected and work.table("other") == expected
-    assert seen["stop"]["took"] < 31, seen
-    assert seen["other_started"] < seen["stop"]["took"], f"the other pipeline had to wait: {seen}"
-    assert seen["stop"]["error"].startswith("UndeliveredError") and "'folder'" in seen["stop"]["error"], seen
-    assert f"{FILES} checkpoints (0 to {FILES - 1}), {FILES * ROWS} rows" in seen["stop"]["error"], seen
-    assert status(work).returncode != 0
-    (work.folder / "endpoint" / "hang").unlink()
-    restarted(work).run_clean()
-    work.assert_clean()
+def test_d2_an_endpoint_that_hangs_holds_up_neither_the_stream_nor_a_stop_nor_another_pipeline(tmp_path: Path) -> None:
+    hung_endpoint(Work(tmp_path / "work", "beside"))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.connectors.kafka import ids
-from tests.crash.harness import end, parent_of, state_of, wait_for, wait_until_stopped
 from tests.crash.kafka_work import KafkaWork
+from tests.crash.processes import end, parent_of, state_of, wait_for, wait_until_stopped
 from tests.servers.kafka import KafkaBroker
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.crash.harness import ROWS, wait_for
+from tests.crash.harness import ROWS
+from tests.crash.processes import wait_for
 from tests.crash.stores import CHECKPOINT, Store
 from tests.crash.watch import Watch
 

@@ -16,6 +16,7 @@ from holdfast.checkpoint.ports import Committed, LoopTasks
 from holdfast.connectors.kafka import ids, marks, write_ahead
 from holdfast.connectors.kafka.transactions import TransactionClient
 from holdfast.core.model import Outcome
+from holdfast.sinks.subtask import make_task
 from tests.integration.test_kafka_modes import SCHEMA, Local, rows
 from tests.integration.test_kafka_sink import consume
 from tests.servers.kafka import KafkaBroker
@@ -141,6 +142,10 @@ class TestRestored:
             assert time.monotonic() < deadline
             time.sleep(0.1)
         admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+        group = ids.ledger_group(local.run.pipeline, "out")
+        while marks.read({"bootstrap.servers": kafka.bootstrap}, [group], stable=False)[group]:
+            assert time.monotonic() < deadline, "the coordinator forgets them a moment later"
+            time.sleep(0.1)
         with pytest.raises(errors.RestoredEndpointError, match="none; but checkpoints 0 to 3 were committed"):
             self.restart(local, 3)
         # Whoever takes over goes on from here, and the next start as well.
@@ -285,3 +290,17 @@ class TestRows:
         with pytest.raises(errors.RowError, match=r"sink 'out'.*topic 'not-there'.*[Cc]reate it"):
             local.write(0, rows("a"))
         local.sink.close()
+
+
+def test_a_row_refused_before_the_mark_is_told_as_such(kafka, topic, tmp_path) -> None:
+    """The transaction has failed by then, and the mark with it: told as that, the batch would be tried for minutes."""
+    name = topic("compacted", 1, **{"cleanup.policy": "compact"})
+    local = Local(hf.KafkaSink(kafka.bootstrap, name, name="out"), tmp_path)
+    for attempt in range(12):
+        txn = local.sink.begin(make_task(local.run, "out", 0, 0, attempt, 0))
+        local.sink.write(txn, pa.RecordBatch.from_pylist([{"key": None, "value": b"a"}], SCHEMA))
+        time.sleep(attempt % 4 * 0.002)  # the answer comes before, during or after the mark
+        with pytest.raises(errors.RowError, match=r"sink 'out'.*compacted"):
+            local.sink.pre_commit(txn)
+        local.sink.abort(txn)
+    local.sink.close()

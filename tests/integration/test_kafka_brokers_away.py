@@ -124,6 +124,7 @@ def test_what_stays_away_is_a_transient_error_that_names_sink_and_servers(mortal
     finally:
         mortal.start()
     # Tried again, it works.
+    monkeypatch.undo()
     sink.open(local.run)
     assert sink.commit(0, prepared, LoopTasks()) is Outcome.COMMITTED
     sink.close()
@@ -131,6 +132,11 @@ def test_what_stays_away_is_a_transient_error_that_names_sink_and_servers(mortal
 
 class TestThreeBrokers:
     """Replication 3: one may be away."""
+
+    @pytest.fixture(autouse=True)
+    def patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """On a busy machine brokers take longer to notice that one is dead; in a query the kernel tries again."""
+        monkeypatch.setattr(wire, "PATIENCE", 60.0)
 
     @pytest.mark.parametrize("kill", [True, False])
     def test_one_of_three_is_down(self, kafka_cluster: KafkaCluster, tmp_path: Path, kill: bool) -> None:

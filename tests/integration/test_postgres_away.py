@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from holdfast.committers import watch
@@ -18,6 +19,7 @@ from holdfast.connectors.postgres import server as connections
 from holdfast.core.model import Outcome
 from holdfast.core.naming import job_id
 from holdfast.errors import ConfigError, SinkError, permanent
+from holdfast.sinks.subtask import make_task
 from holdfast.testing.local import PickledTasks
 from tests.integration.pg import Query, batch, rows
 from tests.servers.postgres import PASSWORD, PostgresServer, _children, execute
@@ -196,3 +198,25 @@ def test_a_committer_notices_a_server_that_hangs(own_server: PostgresServer, que
     committer.open()
     committer.commit_checkpoint(0, 1)
     committer.close()
+
+
+def test_a_task_whose_rows_the_server_does_not_take_fails_instead_of_waiting_for_ever(
+    own_server: PostgresServer, query: Query
+) -> None:
+    execute(query.dsn, "CREATE TABLE t (v text)")
+    query.local.schema = pa.schema([("v", pa.string())])
+    run = query.start(create=False, lock_timeout=0.5)
+    (sink,) = run.sinks
+    sink.server._task_conninfo = sink.server._task_conninfo.replace("tcp_user_timeout=30500", "tcp_user_timeout=2000")
+    assert "tcp_user_timeout=2000" in sink.server._task_conninfo
+    rows_of_it = pa.RecordBatch.from_pylist([{"v": "x" * 1000}] * 20_000, schema=query.local.schema)
+    task = make_task(run.info, sink.name, 0, 0, 0, 0)
+    writer = sink.begin(task)
+    sink.write(writer, rows_of_it.slice(0, 1))
+    begun = time.monotonic()
+    with stopped(own_server, all_of_it=False), pytest.raises(SinkError, match=WHO):
+        for _ in range(10):
+            sink.write(writer, rows_of_it)
+    assert time.monotonic() - begun < 30
+    writer.abort()
+    run.close()

@@ -9,13 +9,16 @@ import sys
 import time
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from tests.unit.inprocess import Endpoint
+from holdfast.checkpoint.loops import Threads
+from holdfast.core.retry import Retry
+from tests.unit.inprocess import Endpoint, Engine
 
 # A busy machine is not a failure.
 settings.register_profile("unit", deadline=None)
@@ -30,6 +33,21 @@ def endpoint() -> Endpoint:
 @pytest.fixture
 def location(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoint" / "holdfast")
+
+
+@pytest.fixture
+def threaded() -> Iterator[Callable[..., Engine]]:
+    """Engines with a thread for each sink, and the real time; ended after the test."""
+    made: list[Engine] = []
+
+    def make(location: str, *sinks: Any, **options: Any) -> Engine:
+        settings = {"loops": Threads(), "clock": time.time, "retry": Retry(for_=0.5, first_wait=0.02), **options}
+        made.append(Engine(location, *sinks, **settings))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.coordinator.close(0.0)
 
 
 def _free_port() -> int:

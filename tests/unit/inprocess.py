@@ -19,7 +19,6 @@ from holdfast.core.model import Committable, Outcome
 from holdfast.core.naming import Task
 from holdfast.core.repair import Replayed
 from holdfast.core.retry import Retry
-from holdfast.sinks.ledger import check_ledger
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.sinks.write_ahead import WriteAheadSink
@@ -134,6 +133,12 @@ class Engine:
         self.committed = checkpoint_id
         return batch
 
+    def settle(self, seconds: float = 60.0) -> None:
+        """Wait for sinks that commit beside the next batch; raise what they failed with."""
+        self.coordinator.drain(seconds)
+        if self.coordinator.failure is not None:
+            raise self.coordinator.failure
+
     def files(self, folder: str = "") -> list[str]:
         return self.storage.walk(folder)
 
@@ -235,36 +240,6 @@ class PreparingSink(TwoPhaseCommitSink):
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         self.endpoint.call("aborted", checkpoint_id)
-
-
-class Ledger:
-    """What an endpoint knows of deliveries: {lineage: last checkpoint}. A copy is a backup."""
-
-    def __init__(self, marks: Mapping[str, int] | None = None) -> None:
-        self.marks = dict(marks or {})
-
-    def copy(self) -> Ledger:
-        return Ledger(self.marks)
-
-
-class LedgerSink(PreparingSink):
-    """A sink whose endpoint keeps a ledger, which a start compares with the log."""
-
-    def __init__(self, endpoint: Endpoint, ledger: Ledger, name: str = "ledger") -> None:
-        super().__init__(endpoint, name)
-        self.ledger, self.lineage = ledger, ""
-
-    def open(self, run: Run) -> None:
-        super().open(run)
-        self.lineage = run.lineage
-        if run.take_over:
-            self.ledger.marks = {}
-        check_ledger(run, f"the ledger of sink {self.name!r}", self.ledger.marks, sink=self.name)
-
-    def commit(self, checkpoint_id: int, committables: Sequence[Mapping[str, Any]], tasks: Any) -> Outcome | None:
-        outcome = super().commit(checkpoint_id, committables, tasks)
-        self.ledger.marks[self.lineage] = checkpoint_id
-        return outcome
 
 
 class SendingSink(WriteAheadSink):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from holdfast.checkpoint.storage import LocalStorage
 from holdfast.committers.file import FileCheckpointCommitter
 from holdfast.core.model import Outcome
 from holdfast.core.retry import Retry
-from holdfast.errors import CommitError, FencedError, LostError, RowError, SinkError
+from holdfast.errors import CommitError, RowError, SinkError
 from tests.unit.inprocess import Endpoint, Engine, PreparingSink, SendingSink
 
 DOWN = ConnectionError("the endpoint is down")
@@ -211,148 +209,3 @@ def test_d10_a_commit_record_that_can_never_be_written_ends_the_query_with_that_
     storage.full = False
     engine.restart()
     assert endpoint.rows == [1]
-
-
-# -- fences, sweeps, notifications ------------------------------------------------------------------------------------
-
-
-def test_a_fenced_loop_writes_no_finding_and_touches_no_endpoint(location: str, endpoint: Endpoint) -> None:
-    """The checkpoint is another driver's business now: a finding would tell its operator nonsense."""
-    engine = Engine(location, PreparingSink(endpoint), retry=PATIENT)
-
-    def taken_over(seconds: float) -> None:
-        copy.copy(engine).start(PreparingSink(endpoint))
-        engine._sleep(seconds)
-
-    engine.coordinator._loops.sleep = taken_over  # type: ignore[method-assign]
-    endpoint.fail("commit", DOWN)
-    with pytest.raises(FencedError):
-        engine.run(0, [1])
-    assert endpoint.called("commit") == [(0,), (0,)], "the second is its successor's"
-    assert endpoint.rows == [1]
-    assert engine.files("lost") == []
-
-
-def test_d9_a_sweep_that_fails_at_a_batchs_start_is_logged_and_the_batch_goes_on(
-    location: str, endpoint: Endpoint, other: Endpoint, caplog: pytest.LogCaptureFixture
-) -> None:
-    engine = Engine(location, PreparingSink(endpoint, "a"), PreparingSink(other, "b"))
-    other.calls.clear()
-    endpoint.fail("recover", DOWN)
-    with caplog.at_level(logging.WARNING, "holdfast"):
-        engine.run(0, [1])
-    assert "sweep of sink a failed, it is tried again: sink 'a': sweep failed: ConnectionError" in caplog.text
-    assert other.calls[0][0] == "recover", "the others are swept all the same"
-    assert endpoint.rows == other.rows == [1]
-
-
-def test_a_sweep_that_fails_for_good_stops_the_batch_before_its_tasks(location: str, endpoint: Endpoint) -> None:
-    engine = Engine(location, PreparingSink(endpoint))
-    endpoint.fail("recover", RowError("it cannot be undone"))
-    with pytest.raises(RowError, match="cannot be undone"):
-        engine.run(0, [1])
-    assert endpoint.called("begin") == []
-
-
-def test_d9_a_start_retries_its_sweep_and_gives_up_after_the_deadline(location: str, endpoint: Endpoint) -> None:
-    engine = Engine(location, PreparingSink(endpoint), retry=Retry(for_=3, first_wait=1, longest_wait=1))
-    endpoint.fail("recover", DOWN, DOWN)
-    engine.restart()
-    assert engine.waits == [1, 1]
-    endpoint.fail("recover", *[DOWN] * 4)
-    with pytest.raises(SinkError, match="sink 'prepared': sweep failed: ConnectionError: the endpoint is down"):
-        engine.restart()
-    assert engine.waits == [1, 1, 1, 1, 1]
-    endpoint.fail("recover", RowError("never"))
-    with pytest.raises(RowError, match="never"):
-        engine.restart()
-    assert len(engine.waits) == 5, "at once"
-
-
-def test_d9_sweeps_of_a_quiet_query_may_fail_for_as_long_as_they_like(location: str, endpoint: Endpoint) -> None:
-    engine = Engine(location, PreparingSink(endpoint))
-    engine.run(0, [1])
-    endpoint.prepared["late"] = [9]
-    endpoint.fail("recover", *[DOWN] * 50)
-    for _ in range(50):
-        engine.tick(60.0)
-    assert engine.coordinator.failure is None
-    assert "late" in endpoint.prepared
-    engine.tick(60.0)
-    assert endpoint.prepared == {}
-    endpoint.fail("recover", RowError("never"))
-    engine.tick(60.0)
-    with pytest.raises(RowError, match="never"):
-        engine.run(1, [2])
-
-
-def test_a_checkpoint_that_a_loop_committed_before_the_batch_looked_is_notified_too(
-    location: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Loops also wake up by themselves."""
-    engine = Engine(location, PreparingSink(endpoint))
-    decide = engine.log.decide
-
-    def decided(*arguments: Any, **options: Any) -> Any:
-        result = decide(*arguments, **options)
-        engine.coordinator.deliveries[0].step()
-        assert endpoint.rows == [1]
-        return result
-
-    with monkeypatch.context() as patch:
-        patch.setattr(engine.log, "decide", decided)
-        engine.run(0, [1])
-    assert endpoint.called("complete") == [(0,)]
-
-
-# -- sinks that overlap -----------------------------------------------------------------------------------------------
-
-
-def test_an_overlapping_sink_is_at_most_one_checkpoint_behind(location: str, endpoint: Endpoint) -> None:
-    engine = Engine(location, Overlapping(endpoint))
-    endpoint.fail("commit", DOWN)
-    engine.run(0, [0])
-    assert engine.pending == [0], "the batch did not wait"
-    seen: list[list[int]] = []
-    endpoint.fail("commit", None, DOWN)
-    engine.run(1, [1], on_task=lambda _: seen.append(engine.pending))
-    assert seen == [[0]], "the tasks of 1 ran while 0 was not committed"
-    assert engine.pending == [1], "but the batch did wait for 0"
-    engine.run(2, [2])
-    engine.coordinator.drain(10.0)
-    assert endpoint.rows == [0, 1, 2]
-
-
-def test_an_overlapping_sinks_failure_fails_the_next_batch(location: str, endpoint: Endpoint) -> None:
-    engine = Engine(location, Overlapping(endpoint))
-    endpoint.fail("commit", *[DOWN] * 20)
-    engine.run(0, [0])
-    with pytest.raises(CommitError, match="checkpoint 0 is decided, but sink 'prepared' did not commit it"):
-        engine.run(1, [1])
-    assert engine.log.last_decided == 1, "decided meanwhile; both are kept"
-    with pytest.raises(CommitError, match="checkpoint 0"):
-        engine.run(2, [2])
-    assert engine.log.last_decided == 1
-    endpoint.failures.clear()
-    engine.restart()
-    assert endpoint.rows == [0, 1]
-
-
-@pytest.mark.parametrize("by_timer", [False, True])
-def test_what_an_overlapping_sink_lost_stops_the_query_and_is_told(
-    location: str, endpoint: Endpoint, by_timer: bool
-) -> None:
-    engine = Engine(location, Overlapping(endpoint))
-    endpoint.fail("commit", DOWN, LostError("its transaction is gone"))
-    engine.run(0, [0])
-    if by_timer:
-        engine.tick()
-        engine.tick()
-        assert isinstance(engine.coordinator.failure, LostError)
-    else:
-        engine.run(1, [1])
-    last = engine.log.last_decided
-    with pytest.raises(LostError, match=r"its transaction is gone.*holdfast resolve .* 0 --produce-anyway"):
-        engine.run(2, [2])
-    assert engine.log.last_decided == last
-    assert finding(engine, "0.prepared")["error"] == "LostError"

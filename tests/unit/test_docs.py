@@ -168,9 +168,9 @@ def test_every_error_is_explained():
     page = text("errors.md")
     for name, thing in vars(errors).items():
         if isinstance(thing, type) and issubclass(thing, errors.HoldfastError):
-            assert f"| `{name}` |" in page, name
-    for error in errors.PERMANENT:
-        assert f"`{error.__name__}`" in page.rpartition("|")[2]
+            assert f"| `{name}` | {thing('').action} |" in page, name
+    for action in errors.ACTIONS:
+        assert re.search(rf"^\| `{action}` \| ", page, re.M), action
 
 
 def test_every_fault_point_mode_and_check_is_explained():

@@ -24,7 +24,8 @@ from holdfast.committers.sql import SqlCheckpointCommitter
 from holdfast.connectors.sqlite import SqliteSink
 from holdfast.core.model import Outcome
 from holdfast.testing import audit, faults
-from tests.unit.inprocess import Endpoint, Engine, Ledger, LedgerSink, PreparingSink, SendingSink, damage
+from tests.unit.inprocess import Endpoint, Engine, PreparingSink, SendingSink, damage
+from tests.unit.ledgers import Ledger, LedgerSink
 
 #: errors that need a server to happen, and where they are shown
 ELSEWHERE = {errors.SourceError: "tests/integration/test_kafka_source.py"}
@@ -162,7 +163,7 @@ def test_foreign_lineage_error_names_the_ledger_and_a_new_name_is_a_way_out(loca
     endpoint = Endpoint()
     Engine(location, sending(endpoint, location)).run(0, [1])
     other = str(tmp_path / "other")
-    with pytest.raises(errors.ForeignLineageError, match=r"committer of sink 'sending'.*new name, or pass take_over"):
+    with pytest.raises(errors.ForeignLineageError, match=r"committer .*of sink 'sending'.*new name, or pass take_over"):
         Engine(other, sending(endpoint, location))
     Engine(str(tmp_path / "third"), sending(endpoint, location), pipeline="bills").run(0, [2])
     assert audit([1, 2], endpoint.rows).ok

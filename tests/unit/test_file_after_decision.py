@@ -120,6 +120,7 @@ def test_d1_text_that_is_not_utf8_is_refused_in_the_task(rig: Rig, form: str, ne
     with pytest.raises(RowError, match=r"sink 'files-out': column 'v' has a value that is not UTF-8"):
         engine.run(0, [batch])
     assert engine.files("decisions") == [] and list(rig.out.rglob("*.arrow")) == []
+    engine.restart()
     engine.run(0, [batch.slice(0, 1)])
     assert engine.pending == []
 

@@ -27,7 +27,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", folder], capture_output=True, text=True)
     if made.returncode:
-        pytest.skip(f"cannot mount a small disk: {made.stderr.strip()}")
+        pytest.fail(f"cannot mount a small disk: {made.stderr.strip()}")
     yield folder
     subprocess.run(["umount", "-l", folder], check=True)
 

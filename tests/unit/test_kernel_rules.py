@@ -11,9 +11,18 @@ import pytest
 from holdfast.checkpoint.ports import Committed
 from holdfast.committers.file import FileCheckpointCommitter
 from holdfast.core import faults
+from holdfast.core.model import RecordKind
 from holdfast.core.recovery import complete_through
 from holdfast.core.retry import Retry
-from holdfast.errors import CommitError, FencedError, RestoredEndpointError, RowError, StorageError, UndeliveredError
+from holdfast.errors import (
+    CommitError,
+    ConfigError,
+    FencedError,
+    RestoredEndpointError,
+    RowError,
+    StorageError,
+    UndeliveredError,
+)
 from holdfast.sinks.ledger import check_ledger
 from holdfast.testing.local import armed
 from tests.unit.inprocess import Endpoint, Engine, InProcessBatch, PreparingSink, SendingSink
@@ -98,6 +107,32 @@ def test_work_that_an_endpoint_dropped_before_the_decision_is_not_decided(locati
     assert endpoint.called("still_prepared") == [(1,), (1,)] and endpoint.rows == [1, 2]
     engine.run(1, [3])
     assert len(endpoint.called("still_prepared")) == 2, "asked although it could not be gone: a round trip for nothing"
+
+
+class OtherNameInTasks(PreparingSink):
+    """As a class of a script that is made anew in a worker can have."""
+
+    def begin(self, task: Any) -> str:
+        self.name = "another"
+        return super().begin(task)
+
+
+def test_rows_prepared_for_a_sink_that_nobody_commits_are_not_decided(location: str, endpoint: Endpoint) -> None:
+    engine = Engine(location, OtherNameInTasks(endpoint), PreparingSink(Endpoint(), "same"))
+    engine.sinks[0].name = "prepared"
+    batch = InProcessBatch([1])
+    write = batch.write
+
+    def renamed(*arguments: Any, **options: Any) -> Any:
+        reports = write(*arguments, **options)
+        engine.sinks[0].name = "prepared"
+        return reports
+
+    batch.write = renamed  # type: ignore[method-assign]
+    engine.planned = 0
+    with pytest.raises(ConfigError, match=r"for sink 'another', but this pipeline's sinks are prepared, same"):
+        engine.coordinator.run(0, batch)
+    assert engine.log.last_decided is None
 
 
 def test_why_a_decided_checkpoint_cannot_be_committed_is_kept_on_disk(location: str, endpoint: Endpoint) -> None:
@@ -188,6 +223,12 @@ def test_rule_15_a_ledger_behind_the_commit_records_is_refused(location: str, en
     for ledger in ({run.lineage: 1}, {}):
         with pytest.raises(RestoredEndpointError, match="accept-restored"):
             check_ledger(run, "the ledger", ledger, sink="prepared")
+    # An operator has accepted that it lacks them.
+    order = {"prepared": {"how": "accept-restored", "through": 2}}
+    engine.log.decide(2, ["prepared"], (), timestamp=1, state={}, kind=RecordKind.REPAIR, resolution=order)
+    assert engine.restart().committed == {}
+    engine.run(3, [3])
+    assert engine.restart().committed["prepared"].checkpoint_id == 3
 
 
 def test_a_take_over_gives_the_location_a_new_lineage_and_still_delivers_what_is_decided(
@@ -198,8 +239,9 @@ def test_a_take_over_gives_the_location_a_new_lineage_and_still_delivers_what_is
     first.run(0, [1])
     engine = Engine(location, PreparingSink(Endpoint(), "sending"))
     engine.coordinator.close(0.0)
+    before = engine.log.lineage
     run = engine.restart(SendingSink(endpoint, marks), take_over=True)
-    assert run.take_over and run.lineage not in (first.log.lineage, "")
+    assert run.take_over and run.lineage not in (first.log.lineage, before, "")
     engine.run(0, [2])
     assert endpoint.rows == [1, 2]
 
@@ -239,7 +281,7 @@ def _full_at(number: int, mode: str, folder: Path, monkeypatch: pytest.MonkeyPat
     except StorageError as error:
         assert "log.write" in str(error)
     engine.coordinator.close(0.0)
-    fired = Path(folder, "log.write").exists()
+    fired = (folder / "log.write").exists()
     monkeypatch.delenv(faults.VARIABLE)
     engine.restart(*sinks())
     for checkpoint, rows in enumerate(([1, 2], [3])):
@@ -249,3 +291,16 @@ def _full_at(number: int, mode: str, folder: Path, monkeypatch: pytest.MonkeyPat
     assert sorted(endpoint.rows) == [1, 2, 3] and sorted(sending.rows) == [1, 2, 3], f"write {number}, {mode}"
     assert endpoint.prepared == {} and engine.pending == [], f"write {number}, {mode}"
     return fired
+
+
+def test_the_end_of_a_run_tells_sinks_of_what_is_complete(location: str, endpoint: Endpoint, tmp_path: Path) -> None:
+    """A backlog that the last seconds of a run delivered leaves no file of the log behind."""
+    marks = FileCheckpointCommitter(str(tmp_path / "marks"))
+    engine = Engine(location, SendingSink(endpoint, marks), PreparingSink(Endpoint(), "prompt"))
+    endpoint.down = False
+    for number in range(3):
+        engine.run(number, [number])
+    endpoint.down = None
+    engine.now += 60
+    assert engine.coordinator.drain(10) and engine.coordinator.tell(10)
+    assert endpoint.called("complete") == [(0,), (1,), (2,)] and engine.files("wal") == []

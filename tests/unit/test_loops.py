@@ -14,7 +14,7 @@ import pytest
 from holdfast.checkpoint.loops import Threads
 from holdfast.committers.file import FileCheckpointCommitter
 from holdfast.core.retry import Retry
-from holdfast.errors import CommitError, LostError, SinkError, UndeliveredError
+from holdfast.errors import CommitError, SinkError, UndeliveredError
 from tests.unit.inprocess import Endpoint, Engine, PreparingSink, SendingSink
 
 DOWN = ConnectionError("the endpoint is down")
@@ -23,21 +23,6 @@ DOWN = ConnectionError("the endpoint is down")
 @pytest.fixture
 def marks(tmp_path: Path) -> FileCheckpointCommitter:
     return FileCheckpointCommitter(str(tmp_path / "marks"))
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., Engine]]:
-    """Engines with a thread for each sink, and the real time; ended after the test."""
-    made: list[Engine] = []
-
-    def make(location: str, *sinks: Any, **options: Any) -> Engine:
-        settings = {"loops": Threads(), "clock": time.time, "retry": Retry(for_=0.5, first_wait=0.02), **options}
-        made.append(Engine(location, *sinks, **settings))
-        return made[-1]
-
-    yield make
-    for engine in made:
-        engine.coordinator.close(0.0)
 
 
 @pytest.fixture
@@ -84,9 +69,9 @@ def took(function: Callable[[], Any]) -> float:
 
 
 def test_d2_a_hanging_endpoint_delays_no_decision_and_no_other_sink(
-    location: str, start: Callable[..., Engine], hanging: Hanging, endpoint: Endpoint
+    location: str, threaded: Callable[..., Engine], hanging: Hanging, endpoint: Endpoint
 ) -> None:
-    engine = start(location, hanging, PreparingSink(endpoint))
+    engine = threaded(location, hanging, PreparingSink(endpoint))
     engine.run(0, [0])
     assert hanging.entered.wait(10)
     for number in range(1, 6):
@@ -103,12 +88,12 @@ def test_d2_a_hanging_endpoint_delays_no_decision_and_no_other_sink(
 
 
 def test_d2_the_end_of_a_run_waits_for_a_hanging_endpoint_no_longer_than_it_says(
-    location: str, start: Callable[..., Engine], hanging: Hanging, endpoint: Endpoint
+    location: str, threaded: Callable[..., Engine], hanging: Hanging, endpoint: Endpoint
 ) -> None:
     """And it leaves alone the sink that is in use, names it, and closes the others."""
     closed: list[str] = []
     hanging.close = lambda: closed.append("hanging")  # type: ignore[method-assign]
-    engine = start(location, hanging, PreparingSink(endpoint))
+    engine = threaded(location, hanging, PreparingSink(endpoint))
     engine.run(0, [1])
     assert hanging.entered.wait(10)
     coordinator = engine.coordinator
@@ -122,12 +107,37 @@ def test_d2_the_end_of_a_run_waits_for_a_hanging_endpoint_no_longer_than_it_says
     assert "sink 'hanging': checkpoint 0, 1 rows; it is still at work" in str(left)
 
 
-def test_d2_another_pipeline_of_the_process_starts_and_runs_meanwhile(
-    location: str, start: Callable[..., Engine], hanging: Hanging, endpoint: Endpoint
+def test_d2_the_end_of_a_run_does_not_wait_twice_when_a_batch_is_under_way_too(
+    location: str, threaded: Callable[..., Engine], hanging: Hanging, endpoint: Endpoint
 ) -> None:
-    start(location, hanging).run(0, [1])
+    engine = threaded(location, hanging, PreparingSink(endpoint))
+    engine.run(0, [1])
     assert hanging.entered.wait(10)
-    other = start(location + "2", PreparingSink(endpoint), pipeline="bills")
+    entered, leave = threading.Event(), threading.Event()
+
+    def long(_: int) -> None:
+        entered.set()
+        leave.wait(30)
+
+    def batch() -> None:
+        with pytest.raises(UndeliveredError):
+            engine.run(1, [2], on_task=long)
+
+    thread = threading.Thread(target=batch)
+    thread.start()
+    assert entered.wait(10)
+    assert 2 <= took(lambda: engine.coordinator.finish(2.0)) < 3.5
+    leave.set()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_d2_another_pipeline_of_the_process_starts_and_runs_meanwhile(
+    location: str, threaded: Callable[..., Engine], hanging: Hanging, endpoint: Endpoint
+) -> None:
+    threaded(location, hanging).run(0, [1])
+    assert hanging.entered.wait(10)
+    other = threaded(location + "2", PreparingSink(endpoint), pipeline="bills")
     other.run(0, [2])
     assert endpoint.rows == [2]
     assert other.coordinator.close(5.0) == []
@@ -180,7 +190,7 @@ def test_d2_a_backlog_does_not_go_before_another_sinks_commit(
 
 
 def test_the_batch_does_not_wait_for_a_loop_that_rests_before_its_notification(
-    location: str, start: Callable[..., Engine], endpoint: Endpoint
+    location: str, threaded: Callable[..., Engine], endpoint: Endpoint
 ) -> None:
     """One sink commits long before the other; its loop has gone to sleep when the checkpoint is complete."""
 
@@ -190,89 +200,17 @@ def test_the_batch_does_not_wait_for_a_loop_that_rests_before_its_notification(
             return super().commit(*arguments)
 
     other = Endpoint()
-    engine = start(location, PreparingSink(endpoint, "a"), Later(other, "b"))
+    engine = threaded(location, PreparingSink(endpoint, "a"), Later(other, "b"))
     times = [took(lambda n=number: engine.run(n, [n])) for number in range(5)]  # type: ignore[misc]
     assert endpoint.called("complete") == other.called("complete") == [(n,) for n in range(5)]
     assert sorted(times)[2] < 1.0
-
-
-class Overlapping(PreparingSink):
-    """Commits when it is let, one at a time."""
-
-    overlaps = True
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        super().__init__(endpoint, "overlapping")
-        self.let = threading.Semaphore(0)
-        self.inside: list[int] = []
-
-    def commit(self, checkpoint_id: int, *arguments: Any) -> Any:
-        self.inside.append(checkpoint_id)
-        assert self.let.acquire(timeout=15)
-        return super().commit(checkpoint_id, *arguments)
-
-
-def test_an_overlapping_sink_commits_while_the_tasks_of_the_next_batch_run_and_never_further_behind(
-    location: str, start: Callable[..., Engine], endpoint: Endpoint
-) -> None:
-    sink = Overlapping(endpoint)
-    engine = start(location, sink)
-    engine.run(0, [0])
-    seen: list[tuple[list[int], list[int]]] = []
-
-    def while_tasks_run(_: int) -> None:
-        eventually(lambda: bool(sink.inside))
-        seen.append((list(sink.inside), list(endpoint.rows)))
-
-    second = threading.Thread(target=engine.run, args=(1, [1]), kwargs={"on_task": while_tasks_run})
-    second.start()
-    eventually(lambda: engine.log.last_decided == 1)
-    second.join(0.3)
-    assert second.is_alive(), "it waits for 0"
-    assert seen == [([0], [])]
-    sink.let.release()
-    second.join(10)
-    assert not second.is_alive()
-    assert endpoint.rows == [0]
-    sink.let.release(5)
-    assert engine.coordinator.drain(10)
-    assert endpoint.rows == [0, 1]
-
-
-def test_an_overlapping_sinks_failure_reaches_the_batch_that_waits(
-    location: str, start: Callable[..., Engine], endpoint: Endpoint
-) -> None:
-    sink = Overlapping(endpoint)
-    sink.let.release(100)
-    engine = start(location, sink)
-    endpoint.fail("commit", *[DOWN] * 200)
-    engine.run(0, [0])
-    with pytest.raises(CommitError, match="checkpoint 0 is decided, but sink 'overlapping' did not commit"):
-        engine.run(1, [1])
-
-
-def test_an_overlapping_sinks_loss_is_noticed_on_the_timer(
-    location: str, start: Callable[..., Engine], endpoint: Endpoint
-) -> None:
-    sink = Overlapping(endpoint)
-    engine = start(location, sink)
-    endpoint.fail("commit", LostError("its transaction is gone"))
-    engine.run(0, [0])
-    sink.let.release()
-
-    def failed() -> bool:
-        engine.coordinator.tick()
-        return isinstance(engine.coordinator.failure, LostError)
-
-    eventually(failed)
-    assert engine.files("lost") == ["lost/0.overlapping.json"]
 
 
 # -- threads come and go ----------------------------------------------------------------------------------------------
 
 
 def test_stopping_ends_a_batch_that_waits_for_a_commit(
-    location: str, start: Callable[..., Engine], endpoint: Endpoint
+    location: str, threaded: Callable[..., Engine], endpoint: Endpoint
 ) -> None:
     """Else its thread would wait for ever for loops that are gone."""
 
@@ -280,7 +218,7 @@ def test_stopping_ends_a_batch_that_waits_for_a_commit(
         def commit(self, *arguments: Any) -> Any:
             raise DOWN
 
-    engine = start(location, Stuck(endpoint), retry=Retry(for_=100, first_wait=5))
+    engine = threaded(location, Stuck(endpoint), retry=Retry(for_=100, first_wait=5))
     raised: list[BaseException] = []
 
     def batch() -> None:
@@ -299,9 +237,9 @@ def test_stopping_ends_a_batch_that_waits_for_a_commit(
 
 
 def test_stopping_ends_a_batch_that_would_run_its_tasks_again(
-    location: str, start: Callable[..., Engine], endpoint: Endpoint
+    location: str, threaded: Callable[..., Engine], endpoint: Endpoint
 ) -> None:
-    engine = start(location, PreparingSink(endpoint), retry=Retry(for_=100, first_wait=20, longest_wait=20))
+    engine = threaded(location, PreparingSink(endpoint), retry=Retry(for_=100, first_wait=20, longest_wait=20))
     endpoint.fail("write", *[DOWN] * 3)
     raised: list[BaseException] = []
 
@@ -322,11 +260,11 @@ def test_stopping_ends_a_batch_that_would_run_its_tasks_again(
 
 
 def test_a_loop_that_dies_is_a_failure_and_not_a_silence(
-    location: str, start: Callable[..., Engine], endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+    location: str, threaded: Callable[..., Engine], endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died: list[str] = []
     monkeypatch.setattr(threading, "excepthook", lambda about: died.append(about.thread.name))
-    engine = start(location, PreparingSink(endpoint))
+    engine = threaded(location, PreparingSink(endpoint))
     endpoint.fail("commit", SystemExit("somebody's exit"))
     with pytest.raises(CommitError, match=r"the delivery loop of sink 'prepared' failed: SystemExit"):
         engine.run(0, [1])
@@ -335,9 +273,9 @@ def test_a_loop_that_dies_is_a_failure_and_not_a_silence(
 
 
 def test_the_threads_are_named_daemons_and_end_with_the_run(
-    location: str, start: Callable[..., Engine], endpoint: Endpoint
+    location: str, threaded: Callable[..., Engine], endpoint: Endpoint
 ) -> None:
-    engine = start(location, PreparingSink(endpoint))
+    engine = threaded(location, PreparingSink(endpoint))
     mine = [thread for thread in threading.enumerate() if thread.name == "holdfast-orders-prepared"]
     assert [thread.daemon for thread in mine] == [True]
     assert engine.coordinator.close(5.0) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -16,20 +16,48 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def mutants() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("mutants", ROOT / "scripts" / "mutants.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["mutants"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        return importlib.import_module("mutants")
+    finally:
+        sys.path.remove(str(ROOT / "scripts"))
 
 
 def test_each_text_is_there_once(mutants: ModuleType) -> None:
-    counts = {m.name: (ROOT / "src" / "holdfast" / m.file).read_text().count(m.old) for m in mutants.MUTANTS}
-    assert set(counts.values()) == {1}, counts
+    found = {m.name: len(mutants.find(ROOT / "src", m)) for m in mutants.MUTANTS}
+    assert {name: times for name, times in found.items() if times != 1} == {}
+
+
+def test_each_mutant_is_still_python_and_another_text(mutants: ModuleType, tmp_path: Path) -> None:
+    for number, mutant in enumerate(mutants.MUTANTS):
+        copy = tmp_path / str(number)
+        (file, _), *_ = mutants.find(ROOT / "src", mutant)
+        target = copy / file.relative_to(ROOT / "src")
+        target.parent.mkdir(parents=True)
+        target.write_text(file.read_text())
+        mutants.apply(copy, mutant)
+        assert target.read_text() != file.read_text(), mutant.name
+        compile(target.read_text(), str(target), "exec")
 
 
 def test_each_test_is_there(mutants: ModuleType) -> None:
-    cases = {f"{mutants.CRASH}[{case.id}]" for case in CASES if case.always}
+    listed = importlib.import_module("mutant_list")
+    cases = {f"{listed.CRASH}[{case.id}]" for case in CASES if case.always}
     asked = {test for m in mutants.MUTANTS for test in m.tests}
-    assert asked - cases == {test for test in asked - cases if (ROOT / test).is_file()}
+    assert asked - cases == {test for test in asked - cases if (ROOT / test.partition("::")[0]).is_file()}
+
+
+def test_every_sink_and_every_way_out_has_mutants(mutants: ModuleType) -> None:
+    names = " ".join(m.name for m in mutants.MUTANTS)
+    for word in (
+        "SQLite",
+        "write-ahead",
+        "Kafka",
+        "PostgreSQL",
+        "Cassandra",
+        "files",
+        "repair",
+        "take-over",
+        "resolve",
+    ):
+        assert f"{word}:" in names or f"{word} " in names, word

@@ -7,7 +7,8 @@ import pytest
 from holdfast.checkpoint.log import ACCEPT_RESTORED
 from holdfast.core.model import RecordKind
 from holdfast.errors import RestoredEndpointError
-from tests.unit.inprocess import Endpoint, Engine, Ledger, LedgerSink, PreparingSink
+from tests.unit.inprocess import Endpoint, Engine, PreparingSink
+from tests.unit.ledgers import Ledger, LedgerSink
 
 
 @pytest.fixture

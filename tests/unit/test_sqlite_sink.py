@@ -89,8 +89,9 @@ def test_a_commit_that_fails_in_the_middle_leaves_nothing_of_it(rig: Rig, monkey
     engine.run(0, [1])
     with monkeypatch.context() as patch:
         patch.setattr("holdfast.connectors.sqlite_table._ADD_TO_LEDGER", "INSERT INTO gone VALUES (?,?,?,?,?,?)")
+        engine.run(1, [2], [3])
         with pytest.raises(CommitError, match="no such table: gone"):
-            engine.run(1, [2], [3])
+            engine.settle()
     assert rig.execute("SELECT id FROM rows") == [(1,)]
     engine.restart()
     assert rig.execute("SELECT id FROM rows") == [(1,), (2,), (3,)]

@@ -297,39 +297,6 @@ def test_a_real_pulse_is_read_back(location: Path) -> None:
     assert "start it again; it may well work: SinkError: away" in shown(location)[1]["reasons"][0]
 
 
-class TestHistory:
-    @pytest.fixture
-    def planned(self, location: Path) -> Path:
-        (location / "offsets").mkdir(parents=True)
-        (location / "offsets" / "0").touch()
-        return location
-
-    def entry(self, location: Path) -> dict[str, Any]:
-        [entry] = json.loads(run("history", location, "--json").stdout)["checkpoints"]
-        return entry
-
-    def test_a_batch_under_way_reads_running(self, planned) -> None:
-        beat(start(planned))
-        assert self.entry(planned)["status"] == "running"
-
-    def test_one_whose_driver_died_reads_interrupted(self, planned, dead_pid) -> None:
-        log = start(planned)
-        beat(log)
-        move(log, pid=dead_pid)
-        found = self.entry(planned)
-        assert (found["status"], found["error"]) == ("interrupted", "its driver is gone without a word")
-        assert found["generation"] == 0
-
-    def test_one_whose_run_failed_reads_interrupted_with_the_error(self, planned) -> None:
-        beat(start(planned), "failed", error=FAILED)
-        found = self.entry(planned)
-        assert (found["status"], found["error"]) == ("interrupted", "LostError: rows are gone")
-
-    def test_one_whose_run_was_stopped(self, planned) -> None:
-        beat(start(planned), "ended")
-        assert self.entry(planned)["error"] == "the query was stopped"
-
-
 def test_this_process_is_alive() -> None:
     """What the other tests rest on."""
     from holdfast.checkpoint.runs import lives, owner_of

@@ -26,19 +26,16 @@ from holdfast.checkpoint.repair import Repairs
 from holdfast.checkpoint.sinkbook import note_sinks
 from holdfast.checkpoint.sinkset import SinkSet
 from holdfast.checkpoint.story import Story
+from holdfast.checkpoint.sweeps import Sweeps
 from holdfast.checkpoint.upkeep import Upkeep, keep_up
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Decided, Outcome
-from holdfast.core.recovery import STEPS, Commit, Moment, Step, complete_through, owed, plan_recovery
+from holdfast.core.recovery import Commit, Moment, complete_through, owed, plan_recovery
 from holdfast.core.retry import Retry
 from holdfast.core.states import Event, State, advance
-from holdfast.errors import FencedError, HoldfastError, LostError, UndeliveredError, first_line, permanent
+from holdfast.errors import FencedError, HoldfastError, LostError, UndeliveredError, first_line
 
 logger = logging.getLogger("holdfast")
-#: seconds between two sweeps while no batch comes
-SWEEP_EVERY = 10.0
-#: seconds between two looks of a loop at what may be due
-CHORES_EVERY = 2.0
 
 
 class Coordinator:
@@ -78,7 +75,13 @@ class Coordinator:
         #: why the run cannot go on, whoever noticed it first (rule 17)
         self._failure: HoldfastError | None = None
         self._story: Story
-        self._swept: dict[str, float] = {}
+        self._sweeps = Sweeps(
+            log,
+            self._sinks,
+            clock=clock,
+            idle=self._idle,
+            open_for_work=lambda: self._failure is None and bool(self._set.opened),
+        )
         self.run_info: Run | None = None
 
     # -- the life of a run ------------------------------------------------------------------------------------------
@@ -105,7 +108,7 @@ class Coordinator:
             self._sending.load()
             with faults.point("recovery"):
                 for sink in self._sinks:
-                    self._again("sweep", lambda s=sink: self._recover(s), sink)  # type: ignore[misc]
+                    self._again("sweep", lambda s=sink: self._sweeps.recover(s), sink)  # type: ignore[misc]
                 self._begin_delivery()
                 self._wait(lambda d: d.sink.may_lag or d.done_through(self._newest))
                 self._repairs.check(position.committed)
@@ -133,7 +136,7 @@ class Coordinator:
                 clock=self._clock,
                 lost=self._lost,
                 completed=self._story.committed,
-                chores=self._chores,
+                chores=self._sweeps.chores,
             )
             for sink in self._sinks
         ]
@@ -182,6 +185,11 @@ class Coordinator:
             timeout,
         )
 
+    def tell(self, timeout: float) -> bool:
+        """Wait until every sink knows of all that is complete, and has thrown away what it kept for it."""
+        self._loops.wake()
+        return self._loops.wait(lambda: self.failure is not None or all(d.told for d in self.deliveries), timeout)
+
     def undelivered(self) -> UndeliveredError | None:
         """What is left, by sink, checkpoints and rows; None when nothing is."""
         return refusals.undelivered(self._log, self._sinks, {d.sink.name: d.problem for d in self.deliveries})
@@ -191,8 +199,10 @@ class Coordinator:
 
         The names of sinks whose loop did not end in time: the next start does what is left.
         """
+        deadline = time.monotonic() + wait
         stuck = self._loops.stop(wait)
-        if self.failure is None and self._set.opened and self._idle.acquire(timeout=wait):
+        left = max(0.0, deadline - time.monotonic())
+        if self.failure is None and self._set.opened and self._idle.acquire(timeout=left):
             try:
                 # A sink that has not committed a decided checkpoint has a state without its rows: nothing to plan from.
                 free = [s for s in self._sinks if s.name not in stuck and not owed(self._log.facts, s.name)]
@@ -220,7 +230,7 @@ class Coordinator:
             return
         try:
             self._log.ensure_not_fenced()
-            self._perform(Moment.FAILED, leave=stuck)
+            self._sweeps.perform(Moment.FAILED, leave=stuck)
         except HoldfastError as error:
             logger.info("what the last batch prepared is undone by the next start: %s", first_line(error))
         finally:
@@ -230,31 +240,27 @@ class Coordinator:
 
     def run(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
         """One micro-batch. Returning means that Spark may commit it."""
-        try:
-            self._raise_failure()
-            self._log.ensure_not_fenced()
-            self._repairs.check(checkpoint_id - 1)
-            with self._idle:
-                if checkpoint_id in self._log.facts.decided:
-                    self._replay(checkpoint_id, batch)
-                else:
-                    refusals.check_not_stale(self._log, checkpoint_id)
-                    self._write(checkpoint_id, batch)
-            self._log.prune()
-            # Spark would stop a fenced driver too, when it writes its own commit, but its error names no way out.
-            self._log.ensure_not_fenced()
-            with faults.point("batch.return"):
-                return
-        except HoldfastError as error:
-            self._failure = self._failure or error
-            raise
+        self._raise_failure()
+        self._log.ensure_not_fenced()
+        self._repairs.check(checkpoint_id - 1)
+        with self._idle:
+            if checkpoint_id in self._log.facts.decided:
+                self._replay(checkpoint_id, batch)
+            else:
+                refusals.check_not_stale(self._log, checkpoint_id)
+                self._write(checkpoint_id, batch)
+        self._log.prune()
+        # Spark would stop a fenced driver too, when it writes its own commit, but its error names no way out.
+        self._log.ensure_not_fenced()
+        with faults.point("batch.return"):
+            return
 
     def _write(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
         assert self.run_info is not None
         clock = Phases(self._clock)
         started, state = clock.started, State.RUNNING
         try:
-            self._perform(Moment.BATCH)
+            self._sweeps.perform(Moment.BATCH)
             refusals.check_backlog(self._log, self._sinks, {d.sink.name: d.problem for d in self.deliveries})
             with clock.phase("tasks"):
                 prepared = self._preparation.run(self.run_info, checkpoint_id, batch, started)
@@ -298,7 +304,7 @@ class Coordinator:
     def _replay(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
         """Spark runs a decided batch again: write nothing, finish the commits, let state and watermark advance."""
         clock = Phases(self._clock)
-        self._perform(Moment.BATCH)
+        self._sweeps.perform(Moment.BATCH)
         self._deliver(checkpoint_id, clock)
         if self._repairs.needed(checkpoint_id):
             self._repair(checkpoint_id, batch, clock)
@@ -319,7 +325,7 @@ class Coordinator:
         except BaseException as error:
             # Nothing of the repair is recorded, or all of it: the sweep knows which, unless the store did not say.
             if not self._log.in_doubt:
-                undone([lambda: self._perform(Moment.FAILED)], error)
+                undone([lambda: self._sweeps.perform(Moment.FAILED)], error)
             raise
         self._story.repaired(checkpoint_id, repaired)
         self._deliver(checkpoint_id, clock)
@@ -327,7 +333,7 @@ class Coordinator:
 
     def _abort(self, checkpoint_id: CheckpointId, error: BaseException) -> None:
         """Undo what the tasks prepared and tell every sink (S6); errors here must not hide the first one."""
-        steps: list[Callable[[], Any]] = [lambda: self._perform(Moment.FAILED)]
+        steps: list[Callable[[], Any]] = [lambda: self._sweeps.perform(Moment.FAILED)]
         steps += [lambda s=sink: s.notify_checkpoint_aborted(checkpoint_id) for sink in self._sinks]  # type: ignore[misc]
         undone(steps, error)
 
@@ -382,45 +388,3 @@ class Coordinator:
 
     def _is_pending(self, checkpoint_id: CheckpointId) -> bool:
         return any(action.checkpoint_id == checkpoint_id for action in self.pending)
-
-    # -- sweeps and chores ------------------------------------------------------------------------------------------
-
-    def _perform(self, moment: Moment, leave: Sequence[str] = ()) -> None:
-        """Sweep where the table of steps says so. An endpoint that is away is swept the next time (D9)."""
-        if Step.SWEEP not in STEPS[moment]:
-            return
-        for sink in self._sinks:
-            if sink.name not in leave:
-                self._sweep(sink)
-
-    def _sweep(self, sink: Sink) -> None:
-        try:
-            with guarded(sink, "sweep"):
-                self._recover(sink)
-        except HoldfastError as error:
-            if permanent(error):
-                raise
-            logger.warning("sweep of sink %s failed, it is tried again: %s", sink.name, first_line(error))
-
-    def _recover(self, sink: Sink) -> None:
-        self._swept[sink.name] = self._clock()
-        decided = {k: [c.data for c in v] for k, v in owed(self._log.facts, sink.name).items()}
-        sink.recover(self._log.pipeline, self._log.generation, decided)
-
-    def _chores(self, sink: Sink) -> float | None:
-        """In the sink's own loop, while no batch is under way: sweep now and then, and do what has come due."""
-        if not self._idle.acquire(blocking=False):
-            return CHORES_EVERY
-        try:
-            # What may be decided is not undone: after a record in doubt nothing is, until a new start has read the log.
-            if self._failure is not None or self._log.in_doubt or not self._set.opened:
-                return CHORES_EVERY
-            if self._clock() >= self._swept.get(sink.name, 0.0) + SWEEP_EVERY:
-                self._log.ensure_not_fenced()
-                self._sweep(sink)
-            if isinstance(sink, Upkeep) and not owed(self._log.facts, sink.name):
-                own = next((d.tasks for d in self.deliveries if d.sink is sink), self._tasks)
-                keep_up(self._log, sink, own, self._clock())
-        finally:
-            self._idle.release()
-        return CHORES_EVERY

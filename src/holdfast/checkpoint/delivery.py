@@ -51,7 +51,7 @@ class Delivery:
         clock: Callable[[], float],
         lost: dict[Commit, LostError],
         completed: Callable[[CheckpointId], None] = lambda checkpoint_id: None,
-        chores: Callable[[Sink], float | None] = lambda sink: None,
+        chores: Callable[[Sink, Tasks], float | None] = lambda sink, tasks: None,
     ) -> None:
         self.sink, self.tasks = sink, tasks
         self._log, self._retry, self._clock = log, retry, clock
@@ -91,6 +91,11 @@ class Delivery:
         """Whether the sink was told that this checkpoint is complete."""
         return checkpoint_id not in self._awaited
 
+    @property
+    def told(self) -> bool:
+        """Whether the sink was told of every checkpoint that is complete."""
+        return self._awaited <= {c.checkpoint_id for c in plan_recovery(self._log.facts)}
+
     def step(self) -> float | None:
         """One move. Seconds until the next is due; 0: at once; None: when something is decided, or never."""
         if self.failure is not None:
@@ -104,7 +109,7 @@ class Delivery:
         try:
             if self._notify():
                 return 0.0
-            wait = self._chores(self.sink)
+            wait = self._chores(self.sink, self.tasks)
         except Exception as error:  # noqa: BLE001  goes on below, by what kind it is
             return self._trouble(wrapped(self.sink, "upkeep", error), None, now)
         self._calm()

@@ -9,10 +9,11 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.checkpoint.guard import described
+from holdfast.checkpoint.guard import described, guarded
 from holdfast.checkpoint.history import History
 from holdfast.checkpoint.log import ACCEPT_RESTORED, CheckpointLog
 from holdfast.checkpoint.ports import Sink
+from holdfast.checkpoint.records import check_plain
 from holdfast.checkpoint.reports import (
     GIVE_UP,
     MARK_DELIVERED,
@@ -44,8 +45,9 @@ def _orders(log: CheckpointLog) -> Iterator[tuple[CheckpointId, str, Mapping[str
 
 
 def _waiting(log: CheckpointLog) -> list[tuple[CheckpointId, str, Mapping[str, Any]]]:
-    """Orders to give up rows that are prepared at an endpoint."""
-    return [o for o in _orders(log) if o[2]["how"] == GIVE_UP and o[2].get("carried_out") is False]
+    """Orders to strike rows that are prepared at an endpoint."""
+    ends = (GIVE_UP, MARK_DELIVERED)
+    return [o for o in _orders(log) if o[2]["how"] in ends and o[2].get("carried_out") is False]
 
 
 def abandon(log: CheckpointLog, names: Sequence[str]) -> None:
@@ -61,7 +63,8 @@ def carry_out(log: CheckpointLog, sinks: Sequence[Sink], again: Again) -> None:
     """Read rows that are given up from their endpoints into the report, then strike them; the sweep undoes them."""
     named = {sink.name: sink for sink in sinks}
     for number, name, order in _waiting(log):
-        kept, why = _read_back(log, number, named[name], order, again)
+        kept, why = _read_back(log, number, named[name], order, again) if order["how"] == GIVE_UP else (None, None)
+        _leave_out(log, number, named[name], order)
         _strike(log, number, name, order, kept, why)
     finish(log, list(named))
 
@@ -92,6 +95,16 @@ def _read_back(
     return (found[0], None if found[0] else f"{described(sink)} had no rows left") if found else (None, nothing)
 
 
+def _leave_out(log: CheckpointLog, number: CheckpointId, sink: Sink, order: Mapping[str, Any]) -> None:
+    """Take the rows out of the sink's operator state, which may plan to do something with them later."""
+    with guarded(sink, "giving rows up"):
+        state = sink.give_up([c.data for c in _about(log, number, sink.name, order)])
+    if state is not None:
+        log.amend_state(sink.name, check_plain(f"sink {sink.name!r}: give_up", state))
+        with guarded(sink, "restoring its state"):
+            sink.initialize_state(state)
+
+
 def _strike(
     log: CheckpointLog,
     number: CheckpointId,
@@ -108,8 +121,9 @@ def _strike(
     at, kind = decided.timestamp, RecordKind.REPAIR
     log.decide(number, decided.sinks, gone, timestamp=at, state={}, kind=kind, resolution={sink: done})
     logger.warning(
-        "checkpoint %d, sink %s: %d rows are given up as ordered by %s; %s", number, sink, order["rows"], order["by"],
-        f"{kept['rows']} of them are kept in the report" if kept else why,
+        "checkpoint %d, sink %s: %d rows are not committed, as ordered by %s (%s); %s",
+        number, sink, order["rows"], order["by"], order["how"],
+        f"{kept['rows']} of them are kept in the report" if kept else why or "none are kept",
     )  # fmt: skip
 
 

@@ -130,6 +130,9 @@ class Sink(Protocol):
     def rows_of(self, committables: Sequence[Mapping[str, Any]]) -> Iterator[Any] | None:
         """The rows of prepared work as record batches, when an operator gives them up; None: they cannot be read."""
 
+    def give_up(self, committables: Sequence[Mapping[str, Any]]) -> Any:
+        """The operator state without this work, which an operator gave up; None: the state has none of it."""
+
     def initialize_state(self, state: Any) -> None:
         """The operator state of the newest decided checkpoint, None when there is none."""
 

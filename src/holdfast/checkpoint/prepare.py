@@ -13,7 +13,7 @@ from holdfast.checkpoint.ports import Batch, Run, Sink, SubtaskReport, Tasks
 from holdfast.checkpoint.sinkset import SinkSet
 from holdfast.core.model import CheckpointId, Committable
 from holdfast.core.retry import Retry
-from holdfast.errors import EngineError, HoldfastError, NotPreparedError, SinkError, first_line
+from holdfast.errors import ConfigError, EngineError, HoldfastError, NotPreparedError, SinkError, first_line
 
 logger = logging.getLogger("holdfast")
 #: Prepared work of an endpoint without a timeout is asked for again when the tasks took longer than this, in seconds.
@@ -68,6 +68,7 @@ class Preparation:
         began = self._clock()
         reports = batch.write(run, self._sinks, checkpoint_id, started)
         committables = [c for report in reports for c in report.committables]
+        self._check_names(committables)
         for sink in self._sinks:
             mine = [c.data for c in committables if c.sink == sink.name]
             if mine:
@@ -76,6 +77,16 @@ class Preparation:
         state = self._set.snapshot(checkpoint_id)
         self._ask_again(checkpoint_id, committables, self._clock() - began)
         return Prepared(reports, committables, state)
+
+    def _check_names(self, committables: Sequence[Committable]) -> None:
+        """What is decided for a sink that nobody commits would be lost without a word."""
+        strange = {c.sink for c in committables} - {sink.name for sink in self._sinks}
+        if strange:
+            raise ConfigError(
+                f"tasks prepared rows for sink {sorted(strange)[0]!r}, but this pipeline's sinks are "
+                f"{', '.join(sink.name for sink in self._sinks)}: a sink must have the same name on the driver and in "
+                "tasks. Set it once, in __init__ or as name = ... in its class"
+            )
 
     def _worth_it(self, error: BaseException, failures: int, tried: float) -> bool:
         if isinstance(error, NotPreparedError):

@@ -111,8 +111,9 @@ def _order(log: CheckpointLog, finding: Finding, how: str, who: Mapping[str, Any
     files = []
     if how != PRODUCE_ANYWAY:
         files = [keep_file(log.storage, rows_folder(number, sink), c) for c in about if sealed(c)]
-    # What is prepared at the endpoint can be read there, by the next start, and nowhere else.
-    later = [c for c in about if not sealed(c)] if how == GIVE_UP and not finding.certain else []
+    # What is prepared at the endpoint can be read there, by the next start, and nowhere else; and a sink's operator
+    # state may speak of it.
+    later = [c for c in struck if not sealed(c)] if not finding.certain else []
     order = {
         "id": records.new_nonce(),
         "how": how,

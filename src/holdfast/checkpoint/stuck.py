@@ -175,9 +175,12 @@ def choose(
     """
     found = owed_findings(log)
     meant = {a: f for a, f in found.items() if checkpoint_id in (None, a.checkpoint_id) and sink in (None, a.sink)}
-    if whole_sink and sink is not None and checkpoint_id is None and meant:
-        return list(meant.values())
     resolved = {a: o for a in meant if (o := _open_order(log, a)) is not None and not meant[a].nonce}
+    if whole_sink and sink is not None and checkpoint_id is None:
+        # Also what an earlier order has left; but not what waits for the next start to be struck, or only for a record.
+        left = [f for a, f in meant.items() if a not in resolved or (f.subtasks and resolved[a].get("carried_out"))]
+        if left:
+            return left
     open_ = {a: f for a, f in meant.items() if a not in resolved}
     noticed = [f for f in open_.values() if f.nonce]
     stuck = noticed or list(open_.values())

@@ -25,7 +25,8 @@ class Retry:
         for name in ("for_", "first_wait", "longest_wait"):
             if getattr(self, name) is None:
                 raise ConfigError(f'retry.{name} must be a duration such as "90s", "5m" or seconds, not None')
-        if not 0 < self.wait(1) <= self.wait(1_000):
+        first, longest = self._waits
+        if not 0 < first <= longest:
             raise ConfigError("retry.first_wait must be above 0 and not above retry.longest_wait")
         parse_duration("retry.for_", self.for_)
 
@@ -34,8 +35,12 @@ class Retry:
         """How long, in seconds."""
         return parse_duration("retry.for_", self.for_) or 0.0
 
+    @property
+    def _waits(self) -> tuple[float, float]:
+        first = parse_duration("retry.first_wait", self.first_wait) or 0.0
+        return first, parse_duration("retry.longest_wait", self.longest_wait) or 0.0
+
     def wait(self, failures: int) -> float:
         """Seconds to wait after so many failures in a row."""
-        first = parse_duration("retry.first_wait", self.first_wait) or 0.0
-        longest = parse_duration("retry.longest_wait", self.longest_wait) or 0.0
+        first, longest = self._waits
         return min(longest, first * 2.0 ** min(failures - 1, 40))

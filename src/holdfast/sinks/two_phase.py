@@ -109,6 +109,13 @@ class TwoPhaseCommitSink(ABC):
         """The rows of prepared work, read back for the report when an operator gives them up; None: they cannot be."""
         return None
 
+    def give_up(self, committables: Sequence[Mapping[str, Any]]) -> Any:
+        """An operator gave up this prepared work: the operator state without it, or None if the state has none of it.
+
+        The work itself is undone by the next `recover`, which does not find it in `decided` any more.
+        """
+        return None
+
     def initialize_state(self, state: Any) -> None:  # noqa: B027
         """The operator state saved with the newest decided checkpoint; None when there is none."""
 

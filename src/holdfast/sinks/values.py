@@ -126,7 +126,7 @@ def shown(array: pa.Array, index: int, longest: int = 80) -> str:
     one = array.take(pa.array([index]))
     for make in (_python, _raw, str):
         try:
-            text = make(one)
+            text = " ".join(make(one).split()) if make is str else make(one)
         except (*BAD, pa.ArrowNotImplementedError):
             continue
         return text if len(text) <= longest else f"{text[:longest]}... ({len(text)} characters)"

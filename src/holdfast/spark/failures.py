@@ -31,6 +31,16 @@ class QueryFailedError(EngineError, StreamingQueryException):
         return self._message
 
 
+class StoppedError(Exception):
+    """Tells Spark, in as few words as it understands, that its own stop has interrupted the batch.
+
+    It looks for the interrupt in the text with a pattern that overflows the stack of its thread when the text is long.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("py4j.protocol.Py4JJavaError: An error occurred while calling: java.lang.InterruptedException")
+
+
 @contextmanager
 def marked() -> Iterator[None]:
     """In a task: leave word for the driver of which error this is."""

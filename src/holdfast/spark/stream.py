@@ -21,6 +21,7 @@ from holdfast.core.retry import Retry
 from holdfast.core.units import parse_duration
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
+from holdfast.spark.failures import StoppedError, interrupted
 from holdfast.spark.kafka import KafkaProgress
 from holdfast.spark.live import LAST_CALL, reserve
 from holdfast.spark.partitions import Query, arrow_schema
@@ -112,13 +113,17 @@ class HoldfastWriter(DataStreamWriter):
             jvm: Any = context._jvm
 
             def run(frame: DataFrame, batch_id: int) -> None:
-                live.gate(lambda: jvm.java.lang.Thread.sleep(50))
-                live.in_batch = True
                 try:
+                    live.gate(lambda: jvm.java.lang.Thread.sleep(50))
+                    live.in_batch = True
                     advance()
                     coordinator.run(batch_id, SparkBatch(frame, batch_id, running))
                 except HoldfastError as error:
                     live.failure = live.failure or error
+                    raise
+                except Exception as error:
+                    if interrupted(error):
+                        raise StoppedError from None
                     raise
                 live.in_batch = False
 
@@ -191,6 +196,8 @@ def _check_sinks(sinks: TwoPhaseCommitSink | Sequence[TwoPhaseCommitSink]) -> li
                 f"sinks must be TwoPhaseCommitSink, WriteAheadSink or IdempotentSink objects, not {type(sink).__name__}"
             )
         check_name(f"the name of sink {type(sink).__name__}", sink.name)
+        # With the object, so that it gets to tasks: a class of a script is made anew there, without what its base has.
+        vars(sink).setdefault("name", sink.name)
     names = [sink.name for sink in chosen]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

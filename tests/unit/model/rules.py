@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.checkpoint import coordinator, delivery, repair
+from holdfast.checkpoint import delivery, repair, sweeps
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.delivery import Delivery
 from holdfast.checkpoint.ports import Run
@@ -138,8 +138,8 @@ NO_TIMER = Rules(
 SWEEP_AT_START_ONLY = Rules(
     "8: sweep at the start only",
     patches=(
-        (coordinator, "STEPS", {**STEPS, Moment.BATCH: (Step.DELIVER,), Moment.QUIET: (Step.DELIVER,)}),
-        (coordinator, "SWEEP_EVERY", float("inf")),
+        (sweeps, "STEPS", {**STEPS, Moment.BATCH: (Step.DELIVER,), Moment.QUIET: (Step.DELIVER,)}),
+        (sweeps, "SWEEP_EVERY", float("inf")),
     ),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -130,7 +131,7 @@ class CassandraSink(WriteAheadSink):
 
     def _groups(self, handles: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Mapping[str, Any]]]:
         """Keys differ between subtasks, so these need no order; with order_by one task looks at all of them."""
-        ordered = any(self._plan(handle).order_by is not None for handle in handles)
+        ordered = any(handle.get("order_by", self.order_by) is not None for handle in handles)
         return [handles] if ordered else [[handle] for handle in handles]
 
     # -- in the task ------------------------------------------------------------------------------------------------
@@ -148,48 +149,50 @@ class CassandraSink(WriteAheadSink):
         """
         handle = dict(txn.seal())
         handle["timestamp"] = max(handle["timestamp"], self._timestamp + 1)
-        return {**handle, **self._plan(None).to_json()}
+        options = {"order_by": self.order_by, "nulls": self.nulls, "consistency": self.consistency}
+        return {**handle, "version": 2, **self.table.to_json(), **options}
 
     def _sending(self, handles: Sequence[Mapping[str, Any]], checkpoint_id: CheckpointId) -> Send:
         """See WriteAheadSink; as it was decided, whatever the options are now."""
         last = _LastRows(self.run.location, handles)
 
         def send(handle: Mapping[str, Any], values: Iterator[pa.RecordBatch]) -> bool:
-            plan = self._plan(handle)
-            if plan.order_by is not None:
-                values = only(values, last.of(handle, plan.table, plan.order_by))
-            return self._send(plan, values, checkpoint_id, handle["timestamp"])
+            sink = self._as_decided(handle)
+            if sink.order_by is not None:
+                values = only(values, last.of(handle, sink.table, sink.order_by))
+            return sink.send_values(values, checkpoint_id, handle["timestamp"])
 
         return send
 
     def send_values(self, values: Iterator[pa.RecordBatch], checkpoint_id: CheckpointId, timestamp: int) -> bool:
-        """See WriteAheadSink; sends all these rows, with the options of now."""
-        return self._send(self._plan(None), values, checkpoint_id, timestamp)
-
-    def _send(self, plan: _Plan, values: Iterator[pa.RecordBatch], checkpoint_id: CheckpointId, timestamp: int) -> bool:
+        """See WriteAheadSink; all these rows, of which there is one for each key."""
         try:
             with borrow(self.settings, self._who) as client:
-                client.know_replicas(plan.table.keyspace)
+                client.know_replicas(self.table.keyspace)
                 sender = Sender(
-                    client, plan.table, timestamp * 1000, consistency=plan.consistency, concurrency=self.concurrency,
-                    keep_nulls=plan.nulls == "write",
+                    client, self.table, timestamp * 1000, consistency=self.consistency, concurrency=self.concurrency,
+                    keep_nulls=self.nulls == "write",
                 )  # fmt: skip
                 for batch in values:
                     sender.send(batch)
                 sender.finish()
         except ConfigError as error:
             raise ConfigError(
-                f"{error}. Rows of checkpoint {checkpoint_id} are decided and were to go into table {plan.table}: the "
+                f"{error}. Rows of checkpoint {checkpoint_id} are decided and were to go into table {self.table}: the "
                 "table, the rights or the limits of the cluster are not what they must be. Nothing is lost, the rows "
                 "are in the log: mend it so that it takes them, then start the query again"
             ) from error
         return True
 
-    def _plan(self, handle: Mapping[str, Any] | None) -> _Plan:
-        """How to send: as a handle says, and what it does not say (a new one, or of version 1) as the options say."""
-        if handle is not None and "columns" in handle:
-            return _Plan(Table.from_json(handle), handle["order_by"], handle["nulls"], handle["consistency"])
-        return _Plan(self.table, self.order_by, self.nulls, self.consistency)
+    def _as_decided(self, handle: Mapping[str, Any]) -> CassandraSink:
+        """This sink with the options that a handle says (rule 16); one of version 1 says none, then those of now."""
+        if "columns" not in handle:
+            return self
+        sink = copy.copy(self)
+        sink._table = Table.from_json(handle)
+        sink.keyspace, sink.table_name = sink._table.keyspace, sink._table.name
+        sink.order_by, sink.nulls, sink.consistency = handle["order_by"], handle["nulls"], handle["consistency"]
+        return sink
 
     @property
     def address(self) -> str:
@@ -226,20 +229,6 @@ class CassandraSink(WriteAheadSink):
             )
         if pa.types.is_nested(schema.field(self.order_by).type):
             raise ConfigError(f"sink {self.name!r}: order_by={self.order_by!r} has no order: take a plain column")
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """All it takes to send decided rows."""
-
-    table: Table
-    order_by: str | None
-    nulls: str
-    consistency: str
-
-    def to_json(self) -> dict[str, Any]:
-        options = {"order_by": self.order_by, "nulls": self.nulls, "consistency": self.consistency}
-        return {"version": 2, **self.table.to_json(), **options}
 
 
 @dataclass

@@ -162,6 +162,11 @@ class FileSink(FileTasks):
         """See TwoPhaseCommitSink; of the parts that are there."""
         return read_what_is_left(self._folder(), [Part.from_json(part) for c in committables for part in c["parts"]])
 
+    def give_up(self, committables: Sequence[Mapping[str, Any]]) -> Any:
+        """See TwoPhaseCommitSink; their parts become no file."""
+        files = {part["file"] for c in committables for part in c["parts"]}
+        return self._json(leave_out(self.name, self.path, self._state, files))
+
     def snapshot_state(self, checkpoint_id: CheckpointId) -> Any:
         """See TwoPhaseCommitSink."""
         fresh, self._fresh = self._fresh, []

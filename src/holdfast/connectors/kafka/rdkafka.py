@@ -23,6 +23,8 @@ from holdfast.connectors.kafka.security import without_secrets
 from holdfast.errors import ConfigError, HoldfastError, RowError
 
 _QUEUE_FULL = -184
+#: librdkafka's "not in this state": of a transaction that has failed already; and seconds for the rows to tell why
+_STATE, _TELL = -172, 1.0
 #: Kafka's codes of a topic that is just being made: unknown, without a leader
 _NO_LEADER = 5
 _NOT_YET = (3, _NO_LEADER)
@@ -271,9 +273,19 @@ class TransactionalProducer:
         code = self._lib.rd_kafka_error_code(error)
         text = self._lib.rd_kafka_error_string(error).decode(errors="replace")
         self._lib.rd_kafka_error_destroy(error)
+        if self._row_failed(code):
+            # A row that a broker refused ends the transaction: tell that, and not what it did to the next call.
+            raise self._error(self._first_failure, f"{self._failed} rows did not reach the broker")
         raise self._denied(code, f"{what} the transaction", **resource) or refusal(
             code, f"{self._where} refused to {what} the transaction: {without_secrets(text, self._config)}"
         )
+
+    def _row_failed(self, code: int) -> bool:
+        deadline = time.monotonic() + (_TELL if code == _STATE else 0)
+        self._lib.rd_kafka_poll(self._handle, 0)
+        while not self._failed and time.monotonic() < deadline:
+            self._lib.rd_kafka_poll(self._handle, _FULL_MS)
+        return self._failed > 0
 
     def _denied(self, code: int, what: str, **resource: str) -> ConfigError | None:
         rights = "Write" if code == TRANSACTIONAL_ID else resource.pop("rights", "Read Write")

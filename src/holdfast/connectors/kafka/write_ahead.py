@@ -220,15 +220,15 @@ class _Publish:
                 for batch in batches:
                     writer.write(batch)
                 topic = topic or writer.first_topic
+            assert topic is not None
+            lane = ids.mark_group(lane_id, handles[0].get("lineage", run.lineage))
+            for group in (lane, ids.ledger_group(run.pipeline, self.target.sink)):
+                producer.mark(topic, group, mark, run.lineage, timeout=patience)
+            producer.flush()
         except RowError:
-            # The producer is as good as ever, and its open transaction would hold consumers back.
+            # Nobody publishes these again before somebody acts, and the open transaction would hold consumers back.
             producer.abort()
             raise
-        assert topic is not None
-        lane = ids.mark_group(lane_id, handles[0].get("lineage", run.lineage))
-        for group in (lane, ids.ledger_group(run.pipeline, self.target.sink)):
-            producer.mark(topic, group, mark, run.lineage, timeout=patience)
-        producer.flush()
         with faults.point("commit.mark"):
             producer.commit()
 

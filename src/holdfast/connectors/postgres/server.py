@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.committers import libpq
@@ -39,6 +40,9 @@ class Server:
         drivers()
         given = libpq.read_dsn("dsn", dsn)
         self._conninfo = libpq.conninfo({**given, "client_encoding": "UTF8"})
+        # Rows that a server does not take for so long count as not acknowledged, and it may have to wait for a lock.
+        patient = max(int(given["tcp_user_timeout"]), round((lock_timeout + 30) * 1000))
+        self._task_conninfo = libpq.conninfo({**given, "client_encoding": "UTF8", "tcp_user_timeout": str(patient)})
         self.sink = sink
         self.lock_timeout_ms = round(lock_timeout * 1000)
         self.address = libpq.address(given)
@@ -65,8 +69,13 @@ class Server:
         start, a server that does not let us in is not asked again.
         """
         psycopg, _, _ = drivers()
-        connection = self._reuse() or self._connect(starting=starting)
-        with Watch(self._conninfo, connection, self._patience) as watch:
+        with ExitStack() as stack:
+            found = self._reuse(stack)
+            if found is None:
+                connection = self._connect(starting=starting)
+                watch = stack.enter_context(Watch(self._conninfo, connection, self._patience))
+            else:
+                connection, watch = found
             try:
                 yield connection
             except psycopg.Error as error:
@@ -87,21 +96,23 @@ class Server:
         """Holdfast's error for one of the server's, outside of a commit."""
         return trouble.blame(self.sink, self.address, table or "of its own", error, about)
 
-    def _reuse(self) -> Any | None:
-        """A kept connection, if it is still one."""
+    def _reuse(self, stack: ExitStack) -> tuple[Any, Watch] | None:
+        """A kept connection, if it is still one, and its watch."""
         psycopg, _, _ = drivers()
         connection = self._pool.take()
-        if connection is None:
+        if connection is None or connection.closed:
             return None
         try:
-            with Watch(self._conninfo, connection, self._patience):
-                return self._prepared(connection)
-        except psycopg.OperationalError:
+            watch = stack.enter_context(Watch(self._conninfo, connection, self._patience))
+            return self._prepared(connection), watch
+        except psycopg.Error:  # the server closed it, or it hung: the next one tells whether it is there
+            stack.close()
+            connection.close()
             return None
 
     def _connect(self, *, starting: bool) -> Any:
         psycopg, _, _ = drivers()
-        connect = lambda: self._prepared(self._new_connection())  # noqa: E731
+        connect = lambda: self._prepared(self._new_connection(self._conninfo))  # noqa: E731
         return self._patiently(connect, psycopg.OperationalError, starting=starting)
 
     def _prepared(self, connection: Any) -> Any:
@@ -119,7 +130,7 @@ class Server:
         psycopg, manager, _ = drivers()
         kind: type[Session] = CopySession if plain else AdbcSession
         error: type[Exception] = psycopg.Error if plain else manager.Error
-        key = (kind.__name__, os.getpid(), self._conninfo)
+        key = (kind.__name__, os.getpid(), self._task_conninfo)
 
         def begin(connection: Any) -> Session:
             return kind(connection, self.begin(), error, key)
@@ -130,19 +141,19 @@ class Server:
                 return begin(kept)
             except error:
                 pass  # the server closed it, by a restart perhaps: the next one tells whether it is there
-        connect = self._new_connection if plain else self.adbc_connection
-        return self._patiently(lambda: begin(connect()), error)
+        new = partial(self._new_connection, self._task_conninfo) if plain else self.adbc_connection
+        return self._patiently(lambda: begin(new()), error)
 
-    def _new_connection(self) -> Any:
+    def _new_connection(self, conninfo: str) -> Any:
         # Nothing is prepared: behind a pooler, the next statement may meet another of the server's processes.
-        return drivers()[0].connect(self._conninfo, autocommit=True, prepare_threshold=None)
+        return drivers()[0].connect(conninfo, autocommit=True, prepare_threshold=None)
 
     def adbc_connection(self) -> Any:
         """A connection that speaks Arrow."""
         _, manager, postgresql = drivers()
-        key = (os.getpid(), self._conninfo)
+        key = (os.getpid(), self._task_conninfo)
         if key not in _databases:
-            _databases[key] = postgresql.connect(self._conninfo)
+            _databases[key] = postgresql.connect(self._task_conninfo)
         return manager.AdbcConnection(_databases[key])
 
     def _patiently(self, connect: Callable[[], Result], error: type[Exception], *, starting: bool = False) -> Result:

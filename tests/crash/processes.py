@@ -1,0 +1,84 @@
+"""Real processes: paused ones, killed ones, and what is left of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a driver and everything it started, by process group, and wait until all of it is gone."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    finally:
+        process.wait()
+    for _ in range(200):
+        if not _alive(process.pid):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"process group {process.pid} does not end")
+
+
+def _alive(group: int) -> bool:
+    """Whether a process of this group still runs; a zombie does not, however long init takes to reap it."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, number = path.read_text().rpartition(")")[2].split()[:3]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(number) == group and state not in "ZX":
+            return True
+    return False
+
+
+def wait_until_stopped(process: subprocess.Popen[bytes], timeout: float = 180) -> None:
+    """Wait until the driver has paused itself (state T)."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        if state == "T":
+            return
+        assert state != "Z" and process.poll() is None, "the driver ended before it came to the point"
+        time.sleep(0.1)
+    raise AssertionError("the driver never came to the point where it should pause")
+
+
+def state_of(process_id: int) -> str | None:
+    """The kernel's letter for the state of a process, None when there is none."""
+    try:
+        return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def parent_of(process_id: int) -> int:
+    """The process that started it."""
+    return int(Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def stopped_children(process: subprocess.Popen[bytes]) -> list[int]:
+    """Workers of this driver that have paused themselves; Spark puts them in a process group of their own."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, session = path.read_text().rpartition(")")[2].split()[:4]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if state == "T" and int(session) == process.pid and int(path.parent.name) != process.pid:
+            found.append(int(path.parent.name))
+    return found
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout: float = 180) -> None:
+    """Until the condition holds; a deadline, never a guess."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout:.0f} s in vain: {what}"
+        time.sleep(0.1)

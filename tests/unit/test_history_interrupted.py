@@ -1,0 +1,46 @@
+"""`holdfast history` of batches that nobody is at any more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.test_status_health import FAILED, beat, dead_pid, location, move, run, start
+
+__all__ = ["dead_pid", "location"]  # fixtures
+
+
+class TestHistory:
+    @pytest.fixture
+    def planned(self, location: Path) -> Path:
+        (location / "offsets").mkdir(parents=True)
+        (location / "offsets" / "0").touch()
+        return location
+
+    def entry(self, location: Path) -> dict[str, Any]:
+        [entry] = json.loads(run("history", location, "--json").stdout)["checkpoints"]
+        return entry
+
+    def test_a_batch_under_way_reads_running(self, planned) -> None:
+        beat(start(planned))
+        assert self.entry(planned)["status"] == "running"
+
+    def test_one_whose_driver_died_reads_interrupted(self, planned, dead_pid) -> None:
+        log = start(planned)
+        beat(log)
+        move(log, pid=dead_pid)
+        found = self.entry(planned)
+        assert (found["status"], found["error"]) == ("interrupted", "its driver is gone without a word")
+        assert found["generation"] == 0
+
+    def test_one_whose_run_failed_reads_interrupted_with_the_error(self, planned) -> None:
+        beat(start(planned), "failed", error=FAILED)
+        found = self.entry(planned)
+        assert (found["status"], found["error"]) == ("interrupted", "LostError: rows are gone")
+
+    def test_one_whose_run_was_stopped(self, planned) -> None:
+        beat(start(planned), "ended")
+        assert self.entry(planned)["error"] == "the query was stopped"
