@@ -109,6 +109,8 @@ class Coordinator:
             with faults.point("recovery"):
                 for sink in self._sinks:
                     self._again("sweep", lambda s=sink: self._sweeps.recover(s), sink)  # type: ignore[misc]
+                # Before anything is committed under the new lineage: a take-over that is repeated begins with nothing.
+                self._log.finish_take_over()
                 self._begin_delivery()
                 self._wait(lambda d: d.sink.may_lag or d.done_through(self._newest))
                 self._repairs.check(position.committed)

@@ -59,6 +59,8 @@ class CheckpointLog:
         self._writing = threading.RLock()
         #: since which generation the lineage is the one it is: commit records before it speak of another ledger
         self._since = 0
+        #: a take-over has begun, and what it sets aside may not be swept yet
+        self.taking_over = False
         #: the store did not say whether the last record was written: only a new start can tell what is decided
         self.in_doubt = False
 
@@ -86,7 +88,7 @@ class CheckpointLog:
             self.storage.create(name, records.encode("lineage", records.new_nonce(), body))
             data = self.storage.read(name)
         found = records.decode_with(("pipeline", "lineage"), data, self._where(name), "lineage")
-        self._since = int(found.get("since", 0))
+        self._since, self.taking_over = int(found.get("since", 0)), bool(found.get("taking_over", False))
         if found["pipeline"] != self.pipeline:
             raise ConfigError(
                 f"checkpoint location {self.storage.url} belongs to pipeline {found['pipeline']!r}, not "
@@ -96,8 +98,18 @@ class CheckpointLog:
 
     def replace_lineage(self) -> None:
         """Give this location a new lineage: what a take-over does, so that ledgers of the old one are set aside."""
-        self.lineage, self._since = uuid.uuid4().hex, self.generation
+        self.lineage, self._since, self.taking_over = uuid.uuid4().hex, self.generation, True
+        self._write_lineage()
+
+    def finish_take_over(self) -> None:
+        """What the take-over sets aside is swept: the next start need not do it again."""
+        if self.taking_over:
+            self.taking_over = False
+            self._write_lineage()
+
+    def _write_lineage(self) -> None:
         body = {"pipeline": self.pipeline, "lineage": self.lineage, "since": self._since}
+        body |= {"taking_over": True} if self.taking_over else {}
         self.storage.replace("lineage.json", records.encode("lineage", records.new_nonce(), body))
 
     def _claim(self) -> int:

@@ -27,6 +27,8 @@ class SinkSet:
 
     def open(self, schema: Any, *, may_take_over: bool, again: Again) -> Run:
         """Open every sink; on a take-over, give this location a new lineage so that old ledgers are set aside."""
+        if self._log.taking_over:  # a driver died in the middle of it; nothing was delivered under this lineage yet
+            return self._open(schema, again, take_over=True)
         try:
             return self._open(schema, again, take_over=False)
         except LineageError:

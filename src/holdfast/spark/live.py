@@ -16,7 +16,7 @@ from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.pulse import Pulse
 from holdfast.errors import CheckpointInUseError, EngineError, HoldfastError, StorageError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
-from holdfast.spark.failures import failure_of
+from holdfast.spark.failures import StoppedError, failure_of
 
 logger = logging.getLogger("holdfast")
 #: seconds between two looks at what may be due while no batch comes
@@ -177,6 +177,8 @@ class Live:
             self.at_gate = True
             pause()
         self.at_gate = False
+        if self.stopping:
+            raise StoppedError
 
 
 _lock = threading.Lock()

@@ -118,12 +118,11 @@ class HoldfastWriter(DataStreamWriter):
                     live.in_batch = True
                     advance()
                     coordinator.run(batch_id, SparkBatch(frame, batch_id, running))
-                except HoldfastError as error:
-                    live.failure = live.failure or error
-                    raise
                 except Exception as error:
-                    if interrupted(error):
+                    if interrupted(error) and (live.stopping or not isinstance(error, HoldfastError)):
                         raise StoppedError from None
+                    if isinstance(error, HoldfastError):
+                        live.failure = live.failure or error
                     raise
                 live.in_batch = False
 
