@@ -102,11 +102,11 @@ def test_renamed_files(tmp_path, renamed_files):
     )
     assert_all_ran(report, "mark_is_lost")
     fired = {fault.fault for fault in report.faults if fault.check == "every_fault_point" and fault.fired}
-    assert len(fired) == 14
+    assert len(fired) == 16
     none = ("commit.subtask", "commit.mark", "offsets", "repair")
     assert set(report.not_fired) == {f"{point}={mode}" for point in none for mode in ("error", "lost")}
     assert report.not_fired["commit.subtask=lost"] == "its commit has no such step"
-    assert "14 of 22 faults fired\n- commit.subtask=error did not fire: its commit has no such step" in str(report)
+    assert "16 of 24 faults fired\n- commit.subtask=error did not fire: its commit has no such step" in str(report)
 
 
 def test_http_endpoint(tmp_path, http_endpoint):

@@ -164,7 +164,9 @@ class Job:
             self.seen[f"took now={now}"] = time.monotonic() - began
             left = [str(path) for path in (self.work / "checkpoint" / "holdfast" / "wal").rglob("*.arrow")]
             self.seen[f"left now={now}"] = left
-            self.seen[f"decided now={now}"] = len(list((self.work / "checkpoint" / "holdfast" / "commits").iterdir()))
+            self.seen[f"decided now={now}"] = len(
+                list((self.work / "checkpoint" / "holdfast" / "commits").glob("*.json"))
+            )
             time.sleep(2)
             print(f"STOPPED now={now}", flush=True)
         self.tell()

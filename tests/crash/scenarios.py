@@ -227,7 +227,7 @@ def _last_decision(work: Work) -> Path:
 
 
 def _first_commit(work: Work) -> Path:
-    return sorted((work.log_folder / "commits").iterdir())[0]
+    return sorted((work.log_folder / "commits").glob("*.json"))[0]
 
 
 def _wal_file(work: Work) -> Path:

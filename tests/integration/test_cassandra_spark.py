@@ -87,6 +87,7 @@ def test_w6_the_stream_goes_on_while_cassandra_is_down_and_catches_up_in_order(
     query = writer.trigger(processingTime="200 milliseconds").start()
     try:
         query.processAllAvailable()
+        wait(lambda: [c.status for c in hf.checkpoints(location)] == ["complete"])
         assert len(cassandra.execute(f"SELECT id FROM {keyspace}.orders")) == 10
         cassandra.stop(kill=True)
         for number in range(1, 4):
