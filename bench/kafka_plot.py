@@ -34,7 +34,7 @@ def plot(measured: Mapping[str, Any], names: Mapping[str, str], batch: int) -> P
     curves.set_title("million rows visible, seconds since the process was started")
     curves.legend(fontsize="small")
     figure.tight_layout()
-    path = RESULTS / "kafka.png"
+    path = RESULTS / "details" / "kafka.png"
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
     return path

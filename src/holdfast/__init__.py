@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from holdfast.core.naming import Task, parse_token
     from holdfast.core.retry import Retry
     from holdfast.errors import HoldfastError
+    from holdfast.sinks.channel import current_task
+    from holdfast.sinks.dead_letters import DeadLetters
     from holdfast.sinks.idempotent import IdempotentSink
-    from holdfast.sinks.subtask import current_task
+    from holdfast.sinks.route import route
     from holdfast.sinks.two_phase import TwoPhaseCommitSink
     from holdfast.sinks.write_ahead import WriteAheadSink
     from holdfast.spark.kafka import read_kafka
@@ -41,6 +43,7 @@ __all__ = [
     "CassandraSink",
     "CheckpointCommitter",
     "CheckpointStats",
+    "DeadLetters",
     "FileCheckpointCommitter",
     "FileSink",
     "HoldfastError",
@@ -65,6 +68,7 @@ __all__ = [
     "current_task",
     "parse_token",
     "read_kafka",
+    "route",
     "session",
     "write_stream",
 ]
@@ -74,6 +78,7 @@ _HOMES = {
     "CassandraSink": "holdfast.connectors.cassandra.sink",
     "CheckpointCommitter": "holdfast.committers.base",
     "CheckpointStats": "holdfast.checkpoint.history",
+    "DeadLetters": "holdfast.sinks.dead_letters",
     "FileCheckpointCommitter": "holdfast.committers.file",
     "FileSink": "holdfast.connectors.files.sink",
     "HoldfastError": "holdfast.errors",
@@ -95,9 +100,10 @@ _HOMES = {
     "TwoPhaseCommitSink": "holdfast.sinks.two_phase",
     "WriteAheadSink": "holdfast.sinks.write_ahead",
     "checkpoints": "holdfast.checkpoint.history",
-    "current_task": "holdfast.sinks.subtask",
+    "current_task": "holdfast.sinks.channel",
     "parse_token": "holdfast.core.naming",
     "read_kafka": "holdfast.spark.kafka",
+    "route": "holdfast.sinks.route",
     "session": "holdfast.spark.session",
     "write_stream": "holdfast.spark.stream",
 }

@@ -59,6 +59,9 @@ class MissingExtraError(ConfigError):
 class StorageError(HoldfastError):
     """The checkpoint location cannot be used."""
 
+    #: False: the store did not answer at all; the checkpoint location may be as it should be
+    reached: bool = True
+
 
 class RecordError(StorageError):
     """A record or log file is damaged or missing; it is never skipped."""
@@ -166,9 +169,20 @@ class BacklogFullError(HoldfastError):
 
 
 class RowError(HoldfastError):
-    """The rows themselves cannot be delivered: two rows of one key, a value that the endpoint cannot take."""
+    """The rows themselves cannot be delivered: two rows of one key, a value that the endpoint cannot take.
+
+    `rows` are the numbers, within the batch that `write` was given, of rows that are known to be bad; empty when the
+    sink cannot tell. `column` and `reason` say what is wrong with them.
+    """
 
     action = FIX
+
+    def __init__(
+        self, message: str, *, rows: Iterable[int] = (), column: str | None = None, reason: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.rows, self.column = tuple(rows), column
+        self.reason = message if reason is None else reason
 
 
 class EngineError(HoldfastError):

@@ -52,7 +52,7 @@ def hidden(folder):
 @pytest.mark.parametrize("form", READERS)
 def test_a_file_for_every_checkpoint(tmp_path, form):
     report = exercise_sink(
-        lambda: hf.FileSink(tmp_path / "out", form, rolling=hf.Rolling(age="0s")),
+        lambda: hf.FileSink(tmp_path / "out", form, rolling=hf.Rolling(age="0s"), csv_readers=()),
         lambda: READERS[form](tmp_path / "out"),
         leftovers=lambda: hidden(tmp_path / "out"),
     )

@@ -6,7 +6,7 @@ import pytest
 import holdfast as hf
 from holdfast.testing import exercise_sink
 from tests.contract.test_shipped_sinks import AppendOnce, assert_all_ran, read_json
-from tests.servers.postgres import execute
+from tests.servers.postgres import left_behind
 
 
 @pytest.fixture
@@ -22,12 +22,6 @@ def read_table(dsn, table="t"):
             return []
 
 
-def leftovers(dsn):
-    tables = execute(dsn, "SELECT relname FROM pg_class WHERE relname LIKE 'stage%' AND relkind = 'r'")
-    prepared = execute(dsn, "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
-    return [name for (name,) in tables + prepared]
-
-
 @pytest.mark.parametrize(
     "options", [{"mode": "ledger"}, {"mode": "two-phase"}, {"mode": "upsert", "key": ["id"]}], ids=lambda o: o["mode"]
 )
@@ -35,7 +29,7 @@ def test_each_mode_keeps_the_contract(dsn, options):
     report = exercise_sink(
         lambda: hf.PostgresSink(dsn, "t", create=True, **options),
         lambda: read_table(dsn),
-        leftovers=lambda: leftovers(dsn),
+        leftovers=lambda: left_behind(dsn),
     )
     assert_all_ran(report, "mark_is_lost")
 

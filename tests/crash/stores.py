@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 from holdfast.core.naming import operator_id
 from tests.crash.harness import ROWS, WORDS, input_row
 from tests.servers.cassandra import CassandraServer
-from tests.servers.postgres import execute
+from tests.servers.postgres import execute, left_behind
 
 #: What is seen as a whole or not at all: which one a row belongs to, and how many rows it has.
 Whole = tuple[Callable[[int], Hashable], int]
@@ -138,10 +138,8 @@ class Postgres(Store):
         return [g for (g,) in execute(self._dsn, "SELECT gid FROM pg_prepared_xacts WHERE database=current_database()")]
 
     def assert_nothing_left(self, name: str, checkpoints: int) -> None:
-        """No prepared transaction, no staging table; all checkpoints in the ledger, with all their rows."""
-        assert self.prepared() == []
-        tables = execute(self._dsn, "SELECT relname::text FROM pg_class WHERE relkind = 'r' AND relname LIKE 'stage%'")
-        assert tables == []
+        """Nothing prepared or staged; all checkpoints in the ledger, with all their rows."""
+        assert left_behind(self._dsn) == []
         ledger = execute(
             self._dsn,
             "SELECT checkpoint_id, sum(row_count)::int, count(*) FROM _holdfast.ledger WHERE pipeline = %s AND sink = "

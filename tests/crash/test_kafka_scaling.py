@@ -22,6 +22,7 @@ def work(tmp_path: Path, kafka: KafkaBroker) -> Iterator[KafkaWork]:
         yield work
 
 
+@pytest.mark.contract("P4")
 def test_partitions_go_from_2_to_8_to_3_with_a_crash_at_each(work: KafkaWork) -> None:
     """What an earlier scale left open is ended by the next, and what it had decided is committed."""
     work.crash("decision=kill", partitions=2)
@@ -43,6 +44,7 @@ def paused_task(work: KafkaWork) -> int:
     return process
 
 
+@pytest.mark.contract("P4")
 def test_killed_tasks_are_retried_within_the_batch(tmp_path: Path, kafka: KafkaBroker) -> None:
     """The query survives; what a first attempt had open, or even prepared, is ended with the commit."""
     with closing(KafkaWork(tmp_path / "work", "kafka-both", kafka)) as work:
@@ -52,6 +54,7 @@ def test_killed_tasks_are_retried_within_the_batch(tmp_path: Path, kafka: KafkaB
         work.assert_clean()
 
 
+@pytest.mark.contract("P4")
 def test_a_task_of_a_dead_driver_that_prepares_late_leaves_nothing_open(work: KafkaWork) -> None:
     """Trace 8: g1 dies; g2 recovers; g1's task prepares afterwards."""
     first = work.start(sleepy=True)
@@ -77,6 +80,7 @@ def test_a_task_of_a_dead_driver_that_prepares_late_leaves_nothing_open(work: Ka
             os.kill(zombie, signal.SIGKILL)
 
 
+@pytest.mark.contract("P4")
 def test_a_task_of_a_lost_executor_that_prepares_after_its_retry_leaves_nothing_open(work: KafkaWork) -> None:
     """A real executor hangs until the driver gives it up and runs its task elsewhere; then that task goes on."""
     conf = {

@@ -11,6 +11,7 @@ from tests.crash.cases import CASES, work_for
 from tests.crash.scenarios import Case
 
 
+@pytest.mark.contract("T2")
 @pytest.mark.parametrize("case", [case for case in CASES if case.always], ids=lambda case: case.id)
 def test_after_the_fault_every_row_is_delivered_once(
     case: Case, tmp_path: Path, request: pytest.FixtureRequest

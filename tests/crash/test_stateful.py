@@ -13,6 +13,7 @@ def totals(work: Work) -> list[tuple[object, ...]]:
     return work.query("SELECT start, word, n, total FROM orders ORDER BY start, word")
 
 
+@pytest.mark.contract("S1")
 @pytest.mark.parametrize("mode", ["update", "append"])
 def test_windows_with_a_watermark_survive_a_kill_before_sparks_commit(tmp_path: Path, mode: str) -> None:
     """Point 6: the replay writes nothing, but state and watermark advance; skipping it would brick the query."""

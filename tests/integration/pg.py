@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from psycopg.rows import dict_row
 
 import holdfast as hf
 from holdfast.testing.local import LocalBatch, LocalQuery, LocalRun
-from tests.servers.postgres import execute
+from tests.servers.postgres import execute, left_behind
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -63,6 +64,23 @@ class Query:
 
     @property
     def leftovers(self) -> list[str]:
-        tables = self.select("SELECT relname FROM pg_class WHERE relname LIKE 'stage%' AND relkind = 'r'")
-        gids = self.select("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
-        return [row[0] for row in tables + gids]
+        return left_behind(self.dsn)
+
+
+def as_it_was(query: Query, committable: dict[str, Any], token: str, version: int) -> dict[str, Any]:
+    """Staged rows and their committable as earlier versions had them: in a table of their own."""
+    table = f"stage_{uuid.uuid4().hex}"
+    columns = ", ".join(f'"{column}"' for column in committable["columns"])
+    stage, part = committable["table"], committable["part"]
+    execute(
+        query.dsn,
+        f'CREATE TABLE _holdfast."{table}" AS SELECT {columns} FROM _holdfast."{stage}" WHERE _holdfast_part = {part} '
+        "ORDER BY ctid",
+    )
+    execute(query.dsn, f"COMMENT ON TABLE _holdfast.\"{table}\" IS '{token}'")
+    execute(query.dsn, f"DELETE FROM _holdfast.staged WHERE part = {part}")
+    made = {k: v for k, v in committable.items() if k != "part"} | {"version": version, "table": table}
+    if version == 1:
+        made = {k: v for k, v in made.items() if k not in ("mode", "key", "order_by")}
+        made["target"] = ".".join(committable["target"])
+    return made

@@ -207,14 +207,18 @@ def test_rule_15_marks_that_are_dropped_or_older_than_what_was_committed_are_ref
     """A table restored from an older snapshot, a table dropped, a keyspace dropped: each start says so."""
     table = f"{keyspace}.holdfast_committer"
 
-    def start() -> None:
+    def start(subtasks: dict[int, int] | None = None) -> None:
         sink = SendingSink(Endpoint(), make(), "target")
-        known = {"target": Committed(5, 1_700_000_000_000)}
+        known = {"target": Committed(5, 1_700_000_000_000, subtasks or {})}
         sink.open(Run("orders", LINEAGE, 0, str(tmp_path), last_decided=9, committed=known))
 
     make().commit_checkpoint(1, 5)
     make().commit_checkpoint(0, 3)
-    start()
+    start({0: 3, 1: 5})
+    with pytest.raises(
+        RestoredEndpointError, match=r"lacks marks .* for checkpoint 5 of subtask 0, 2 of subtask 2; but"
+    ):
+        start({0: 5, 1: 5, 2: 2})
     cassandra.execute(f"TRUNCATE {table}")
     make().commit_checkpoint(0, 3)
     where = rf"CassandraCheckpointCommitter at 127\.0\.0\.1:\d+, {table}\) of sink 'target'"

@@ -332,8 +332,8 @@ def test_a_missing_table_or_keyspace_is_named(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("order_by", "message"),
     [
-        ("at", "order_by='at' is not among the DataFrame's columns: k, v, note"),
-        ("k", "order_by='k' is part of the primary"),
+        ("at", "key and order_by must be columns of the DataFrame; at is not among k, v, note"),
+        ("k", r"order_by='k' is part of the key \(k\)"),
     ],
 )
 def test_an_order_that_orders_nothing_is_refused(rig: Rig, order_by: str, message: str) -> None:

@@ -72,6 +72,7 @@ class TestLanes:
         assert values(kafka, name) == [b"a"]
 
 
+@pytest.mark.contract("D3")
 class TestStillPrepared:
     """Rule 14."""
 
@@ -107,6 +108,7 @@ class TestStillPrepared:
         assert local.sink.still_prepared(sealed) == sealed
 
 
+@pytest.mark.contract("D5")
 @pytest.mark.parametrize("mode", MODES)
 class TestRestored:
     """Rule 15: the ledger lacks what commit records say."""
@@ -168,6 +170,7 @@ class TestRestored:
         assert len(asked) == 2 and states == []
 
 
+@pytest.mark.contract("D6")
 class TestChangedOptions:
     """Rule 16: what was decided is committed as it was meant."""
 
@@ -259,6 +262,7 @@ class TestTakeOver:
         assert values(kafka, name) == [b"a"]
 
 
+@pytest.mark.contract("D1")
 @pytest.mark.parametrize("mode", MODES)
 class TestRows:
     """Rule 11: refused in the task by name, or delivered."""
@@ -286,9 +290,11 @@ class TestRows:
         local.sink.close()
 
     def test_a_topic_that_is_not_there(self, kafka, tmp_path, mode) -> None:
-        local = Local(hf.KafkaSink(kafka.bootstrap, "not-there", mode=mode, name="out"), tmp_path)
+        """That a row names; the sink's own is looked for at the start."""
+        local = Local(hf.KafkaSink(kafka.bootstrap, mode=mode, name="out"), tmp_path)
+        row = pa.RecordBatch.from_pylist([{"topic": "not-there", "value": b"a"}])
         with pytest.raises(errors.RowError, match=r"sink 'out'.*topic 'not-there'.*[Cc]reate it"):
-            local.write(0, rows("a"))
+            local.write(0, row)
         local.sink.close()
 
 

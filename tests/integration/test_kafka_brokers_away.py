@@ -58,6 +58,7 @@ def together(*calls: Any) -> list[Any]:
         return list(pool.map(call, calls))
 
 
+@pytest.mark.contract("D9")
 def test_a_clean_restart_of_the_only_broker_fails_neither_sweep_nor_commit(mortal, tmp_path) -> None:
     """It failed 4 times of 4: the first request after the restart met a dead socket.
 
@@ -130,6 +131,7 @@ def test_what_stays_away_is_a_transient_error_that_names_sink_and_servers(mortal
     sink.close()
 
 
+@pytest.mark.contract("D9")
 class TestThreeBrokers:
     """Replication 3: one may be away."""
 

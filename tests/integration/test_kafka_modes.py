@@ -21,7 +21,7 @@ from holdfast.connectors.kafka.transactions import TransactionClient, Transactio
 from holdfast.core.model import Outcome
 from holdfast.sinks.subtask import make_task, write_subtask
 from holdfast.testing import exercise_sink
-from holdfast.testing.local import armed
+from holdfast.testing.local import Died, LocalBatch, LocalQuery, armed
 from tests.integration.helpers import add_file, read_files
 from tests.integration.test_kafka_sink import consume
 from tests.servers.kafka import KafkaBroker
@@ -30,6 +30,7 @@ Make = Callable[..., str]
 SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 
 
+@pytest.mark.contract("P6")
 def test_write_ahead_mode_passes_the_contract_suite(kafka: KafkaBroker, topic: Make) -> None:
     """W1-W8, T1-T8, P6."""
     current = {"topic": topic("contract", 1)}
@@ -75,6 +76,7 @@ def rows(*values: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"key": v.encode(), "value": v.encode()} for v in values], SCHEMA)
 
 
+@pytest.mark.contract("P6")
 class TestWriteAhead:
     def test_producers_are_kept_and_one_that_was_fenced_is_made_anew(self, kafka, topic, tmp_path, caplog) -> None:
         name = topic("lanes", 1)
@@ -119,6 +121,7 @@ class TestWriteAhead:
         assert len(consume(kafka, name)) == 2
 
 
+@pytest.mark.contract("P1")
 class TestPlain:
     @pytest.mark.parametrize("delivery", ["at-least-once", "none"])
     def test_rows_arrive_without_a_transaction(self, kafka, topic, tmp_path, delivery) -> None:
@@ -138,6 +141,20 @@ class TestPlain:
         assert chosen.sink.commit(0, prepared, LoopTasks()) is Outcome.COMMITTED
         chosen.sink.close()
 
+    def test_p1_none_waits_for_nobody_and_only_tells_what_did_not_arrive(self, kafka, topic, tmp_path, caplog) -> None:
+        """A row that the brokers refuse fails an at-least-once task, and is lost here: that is what `none` says."""
+        name = topic("none", 1, **{"max.message.bytes": "2000"})
+        local = Local(hf.KafkaSink(kafka.bootstrap, name, delivery="none"), tmp_path)
+        assert local.write(0, rows("x" * 5000)) == []
+        deadline = time.monotonic() + 30
+        checkpoint_id = 0
+        while "rows did not reach the brokers" not in caplog.text:
+            assert time.monotonic() < deadline
+            checkpoint_id += 1
+            assert local.write(checkpoint_id, rows("y")) == []
+            time.sleep(0.1)
+        assert {r["value"] for r in consume(kafka, name)} <= {b"y"}
+
     def test_at_least_once_fails_the_task_when_a_row_does_not_arrive(self, kafka, topic, tmp_path) -> None:
         config = {"message.max.bytes": 1000}
         local = Local(hf.KafkaSink(kafka.bootstrap, topic("big", 1), delivery="at-least-once", config=config), tmp_path)
@@ -145,6 +162,25 @@ class TestPlain:
             local.write(0, rows("x" * 5000))
 
 
+@pytest.mark.parametrize(("delivery", "times"), [("at-least-once", 2), ("exactly-once", 1)])
+def test_s2_a_crash_before_the_decision_doubles_rows_at_least_once_and_loses_none(
+    kafka: KafkaBroker, topic: Make, tmp_path: Path, delivery: str, times: int
+) -> None:
+    """The same crash in both modes: the tasks have written, the driver dies, the batch runs again."""
+    name = topic("modes", 1)
+    query = LocalQuery(str(tmp_path), f"s2-{uuid.uuid4().hex[:6]}", SCHEMA)
+    partitions = [[rows("a", "b")], [rows("c")]]
+    with armed("decision=error", died=True) as fired, pytest.raises(Died):
+        query.start([hf.KafkaSink(kafka.bootstrap, name, delivery=delivery)]).run(0, LocalBatch(partitions))
+    assert fired == {"decision": True}
+    again = query.start([hf.KafkaSink(kafka.bootstrap, name, delivery=delivery)])
+    again.run(0, LocalBatch(partitions))
+    again.close()
+    found = sorted(r["value"] for r in consume(kafka, name))
+    assert found == sorted([b"a", b"b", b"c"] * times)
+
+
+@pytest.mark.contract("P2")
 @pytest.mark.parametrize("mode", ["two-phase", "write-ahead"])
 def test_headers_topics_partitions_and_nulls(kafka: KafkaBroker, topic: Make, tmp_path: Path, mode: str) -> None:
     """P2: columns as in Spark's own sink."""
@@ -191,6 +227,7 @@ def test_headers_topics_partitions_and_nulls(kafka: KafkaBroker, topic: Make, tm
     assert (third.topic(), third.headers()) == (two, None)
 
 
+@pytest.mark.contract("P5")
 @pytest.mark.spark
 class TestRepairOnSpark:
     """P5 with real timeouts: transaction.timeout.ms of eight seconds, siblings committed or not."""

@@ -57,6 +57,7 @@ def write(broker: KafkaBroker, topic: str, batches: list[pa.RecordBatch], partit
     producer.drop()
 
 
+@pytest.mark.contract("P2")
 @pytest.mark.parametrize("partitioner", ["murmur2_random", "consistent_random", "fnv1a"])
 def test_keys_lie_where_librdkafka_puts_them(kafka: KafkaBroker, topic: Make, partitioner: str) -> None:
     keys = some_keys()

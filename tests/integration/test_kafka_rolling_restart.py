@@ -52,6 +52,7 @@ def ids_in(cluster: KafkaCluster, topic: str) -> list[int]:
     return sorted(int(row["value"]) for row in consume(cluster, topic))
 
 
+@pytest.mark.contract("D9")
 @pytest.mark.spark
 @pytest.mark.timeout(600 * ROLLS)
 def test_every_row_once_and_the_query_never_fails(spark: Any, kafka_cluster: KafkaCluster, tmp_path: Path) -> None:

@@ -381,8 +381,8 @@ class TestDenied:
 
         ids = ("hfk1-p_dave-totals-", "PREFIXED")
         steps = [
-            ("group 'hfl1-p_dave-totals'", ("READ", "GROUP", "hfl1-p_dave-totals")),
             ("topic 'denied'", ("WRITE", "TOPIC", "denied")),
+            ("group 'hfl1-p_dave-totals'", ("READ", "GROUP", "hfl1-p_dave-totals")),
             (f"WRITE on transactional id '{ids[0]}", ("WRITE", "TRANSACTIONAL_ID", *ids)),
             (f"READ on group '{ids[0]}", ("READ", "GROUP", *ids)),
             ("READ on topic 'denied'", ("READ", "TOPIC", "denied")),
@@ -394,6 +394,7 @@ class TestDenied:
         assert run() == ""
         assert eventually(lambda: len(consume(broker, target)) == 5)
 
+    @pytest.mark.contract("K7")
     def test_the_sources(
         self,
         broker: SecuredBroker,

@@ -60,6 +60,7 @@ def consume(broker: KafkaBroker, topic: str, *, isolation: str = "read_committed
         consumer.close()
 
 
+@pytest.mark.contract("P3")
 def test_the_contract_suite(kafka: KafkaBroker, topic: Make) -> None:
     """T1-T8 without Spark, every transaction left by a check included."""
     current = {"topic": topic("contract", 1)}
@@ -106,6 +107,7 @@ class OneTransaction:
         producer.drop()
 
 
+@pytest.mark.contract("P3")
 class TestEndTxn:
     """The table of facts.md, version 5: what each answer means is what the sink's commit rests on."""
 
@@ -193,6 +195,7 @@ def test_an_abort_that_librdkafka_forgets_is_done_all_the_same(
     sink.close()
 
 
+@pytest.mark.contract("T8")
 @pytest.mark.spark
 def test_kafka_and_sqlite_with_one_decision_on_spark(spark, kafka, topic: Make, tmp_path: Path) -> None:
     """T8, P2: keys land where Kafka's default partitioner puts them; nothing stays open."""
@@ -218,6 +221,7 @@ def _keys(database: Path) -> list[tuple[Any, ...]]:
     return select(database, "SELECT key FROM orders")
 
 
+@pytest.mark.contract("P5")
 @pytest.mark.spark
 def test_a_transaction_that_times_out_while_the_query_runs_is_produced_again(
     spark, kafka, topic: Make, tmp_path: Path

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 import holdfast as hf
 from holdfast import errors
 from holdfast.connectors.kafka.group import CommitMode, commit_mode
-from holdfast.spark.kafka import find_sources
+from holdfast.spark.private import streaming_sources
 from tests.integration.helpers import ids
 from tests.servers.kafka import KafkaBroker
 
@@ -63,6 +63,7 @@ def eventually(check: Callable[[], bool], seconds: float = 20) -> bool:
     return True
 
 
+@pytest.mark.contract("K1")
 class TestStartModes:
     """K1."""
 
@@ -90,6 +91,7 @@ class TestStartModes:
         start = hf.StartFrom.specific_offsets({name: {0: 3}}, fallback="latest")
         assert run(read(spark, kafka, name, start=start), tmp_path) == [6, 8]
 
+    @pytest.mark.contract("K5")
     def test_group_offsets_go_on_where_another_query_stopped(self, spark, kafka, topic: Make, tmp_path) -> None:
         """Two queries one after the other read each row once; K5: stock tools see the next offset to read."""
         name = topic()
@@ -107,6 +109,7 @@ class TestStartModes:
         with pytest.raises(errors.SourceError, match=rf"has no offset for {name}\[0\].*name a fallback"):
             run(frame, tmp_path)
 
+    @pytest.mark.contract("K2")
     def test_a_checkpoint_beats_the_start_mode_and_says_so(self, spark, kafka, topic: Make, tmp_path, caplog) -> None:
         """K2; even a start that could not be resolved any more does not matter then."""
         name = topic()
@@ -122,14 +125,19 @@ class TestStartModes:
 class TestOffsetCommits:
     """K3, K4."""
 
-    def test_the_table(self) -> None:
-        assert commit_mode(checkpointing=True) is CommitMode.ON_CHECKPOINTS
-        assert commit_mode(checkpointing=True, commit_on_checkpoints=False) is CommitMode.DISABLED
-        assert commit_mode(checkpointing=True, auto_commit=True, interval_ms=5) is CommitMode.ON_CHECKPOINTS
-        assert commit_mode(checkpointing=False, auto_commit=True, interval_ms=5) is CommitMode.PERIODIC
-        assert commit_mode(checkpointing=False, auto_commit=True) is CommitMode.DISABLED
-        assert commit_mode(checkpointing=False, interval_ms=5) is CommitMode.DISABLED
+    def test_k3_the_table_has_two_modes_and_the_consumers_own_commits_are_refused(self, spark) -> None:
+        assert [commit_mode(given) for given in (None, True, False)] == [
+            CommitMode.ON_CHECKPOINTS,
+            CommitMode.ON_CHECKPOINTS,
+            CommitMode.DISABLED,
+        ]
+        for option in ("kafka.enable.auto.commit", "kafka.auto.commit.interval.ms", "Kafka.Enable.Auto.Commit"):
+            with pytest.raises(errors.ConfigError, match=f"{option} is set by read_kafka"):
+                hf.read_kafka(
+                    spark, bootstrap_servers="127.0.0.1:1", topics=["t"], group_id="g", options={option: "true"}
+                )
 
+    @pytest.mark.contract("K3")
     def test_switched_off_commits_nothing(self, spark, kafka, topic: Make, tmp_path) -> None:
         name = topic()
         produce(kafka, name, range(4))
@@ -137,6 +145,7 @@ class TestOffsetCommits:
         time.sleep(1)
         assert committed(kafka, f"g-{name}", name) == [-1001, -1001]
 
+    @pytest.mark.contract("K4")
     def test_a_lagging_sink_holds_the_group_back_and_then_it_catches_up(
         self, spark, kafka, topic: Make, tmp_path
     ) -> None:
@@ -166,13 +175,14 @@ class TestOffsetCommits:
 def test_the_consumers_settings_are_the_users(spark, kafka, topic: Make) -> None:
     name = topic("settings")
     for given, expected in (({}, "10000"), ({"kafka.max.poll.records": "7"}, "7")):
-        (source,) = find_sources(read(spark, kafka, name, options=given))
+        (source,) = streaming_sources(read(spark, kafka, name, options=given))
         assert source["kafka.max.poll.records"] == expected
 
 
 class TestTopics:
     """K6, K7."""
 
+    @pytest.mark.contract("K6")
     def test_patterns_and_new_partitions(self, spark, kafka, topic: Make, tmp_path) -> None:
         prefix = f"p{time.monotonic_ns()}"
         one, two = topic(prefix), topic(prefix)
@@ -186,10 +196,35 @@ class TestTopics:
         produce(kafka, one, range(8, 16), partitions=4)
         assert run(read(spark, kafka, one, **options), tmp_path) == list(range(16))
 
+    def test_k6_a_new_topic_that_fits_the_pattern_is_read_while_the_query_runs(
+        self, spark, kafka, topic: Make, tmp_path
+    ) -> None:
+        prefix = f"q{time.monotonic_ns()}"
+        one = topic(prefix)
+        produce(kafka, one, range(4))
+        options = {"topics": None, "pattern": f"{prefix}.*", "start": hf.StartFrom.earliest()}
+        writer = hf.write_stream(
+            read(spark, kafka, one, **options),
+            hf.SqliteSink(str(tmp_path / "out.db"), "orders"),
+            name=prefix,
+            checkpoint_location=str(tmp_path / "checkpoint"),
+        )
+        query = writer.trigger(processingTime="200 milliseconds").start()
+        try:
+            query.processAllAvailable()
+            two = topic(prefix)
+            produce(kafka, two, range(4, 8))
+            assert eventually(lambda: ids(tmp_path / "out.db") == list(range(8)))
+            assert eventually(lambda: committed(kafka, f"g-{one}", two) == [2, 2]), "the group knows it too"
+        finally:
+            query.stop()
+
+    @pytest.mark.contract("K7")
     def test_a_missing_topic_is_named(self, spark, kafka, tmp_path) -> None:
         with pytest.raises(errors.SourceError, match=r"topic nowhere does not exist.*create it"):
             run(read(spark, kafka, "nowhere"), tmp_path)
 
+    @pytest.mark.contract("K7")
     def test_expired_offsets_are_an_error_that_counts_the_rows(self, spark, kafka, topic: Make, tmp_path) -> None:
         name = topic(partitions=1)
         produce(kafka, name, range(6), partitions=1)
@@ -203,6 +238,25 @@ class TestTopics:
             run(read(spark, kafka, name, start=hf.StartFrom.specific_offsets({name: {0: 9}})), tmp_path)
         assert run(read(spark, kafka, name, start=hf.StartFrom.specific_offsets({name: {0: 4}})), tmp_path) == [4, 5]
 
+    def test_k7_rows_that_expired_after_the_last_checkpoint_are_an_error_and_no_gap(
+        self, spark, kafka, topic: Make, tmp_path, caplog
+    ) -> None:
+        name = topic(partitions=1)
+        produce(kafka, name, range(6), partitions=1)
+        assert run(read(spark, kafka, name), tmp_path) == list(range(6))
+        produce(kafka, name, range(6, 10), partitions=1)
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        future = admin.delete_records([TopicPartition(name, 0, 8)])
+        assert next(iter(future.values())).result(30).low_watermark == 8
+        with pytest.raises(errors.SourceError, match=r"checkpoint 0 stands at offset 6.*2 rows have expired") as it:
+            run(read(spark, kafka, name), tmp_path)
+        assert "failOnDataLoss" in str(it.value) and it.value.action
+        assert ids(tmp_path / "out.db") == list(range(6))
+        frame = read(spark, kafka, name, options={"failOnDataLoss": "false"})
+        assert run(frame, tmp_path) == [*range(6), 8, 9]
+        assert "2 rows have expired unread" in caplog.text
+
+    @pytest.mark.contract("K6")
     def test_read_committed_is_the_default(self, spark, kafka, topic: Make, tmp_path) -> None:
         name = topic(partitions=1)
         producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"x-{name}"})

@@ -85,6 +85,7 @@ def abort_all(pipeline: Pipeline) -> None:
             time.sleep(0.05)
 
 
+@pytest.mark.contract("P3")
 def test_what_is_decided_can_be_committed_and_not_aborted(pipeline) -> None:
     """P3, P4: by the whole identity, repeatably; the query then finds it done."""
     pipeline.die("lost", 0, ["a", "b"], ["c"])
@@ -161,6 +162,7 @@ def test_a_decision_while_the_operator_thinks_is_respected(pipeline, monkeypatch
     abort_all(pipeline)
 
 
+@pytest.mark.contract("P5")
 def test_lost_ones_are_told_and_resolved(pipeline) -> None:
     """P5: timed out after the decision, and a replay that differs; one is given up, the next is produced anyway."""
     pipeline.start().run(0, pipeline.batch(["a"]))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
@@ -115,7 +116,8 @@ def test_aggregates_with_a_watermark(spark, tmp_path, ways) -> None:
         add_file(tmp_path / "in", number, range(number * 60, number * 60 + 60), minute=number * 5)
     totals = read_files(spark, tmp_path / "in").withWatermark("at", "1 minute").groupBy("at").count()
     keeper, _ = deliver(totals.selectExpr("unix_timestamp(at) AS id", "count"), tmp_path)
-    assert "plan" in ways
+    # Spark 4.3 gives such a plan another schema than the frame's, so that rows come from the frame there.
+    assert ("plan" in ways) == (pyspark.__version__ < "4.3")
     found = [row for n in range(len(ways)) for row in (keeper.kept(n).to_pylist() if keeper_has(keeper, n) else [])]
     assert len({row["id"] for row in found}) == len(found), "no window twice"
     assert sum(row["count"] for row in found) == 180, "the watermark holds back the last of four"

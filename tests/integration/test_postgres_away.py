@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -18,10 +19,10 @@ from holdfast.committers.sql import SqlCheckpointCommitter
 from holdfast.connectors.postgres import server as connections
 from holdfast.core.model import Outcome
 from holdfast.core.naming import job_id
-from holdfast.errors import ConfigError, SinkError, permanent
+from holdfast.errors import ConfigError, RestoredEndpointError, SinkError, permanent
 from holdfast.sinks.subtask import make_task
 from holdfast.testing.local import PickledTasks
-from tests.integration.pg import Query, batch, rows
+from tests.integration.pg import Query, batch, rows, settle
 from tests.servers.postgres import PASSWORD, PostgresServer, _children, execute
 
 MODES: tuple[dict[str, Any], ...] = ({"mode": "ledger"}, {"mode": "two-phase"}, {"mode": "upsert", "key": ["id"]})
@@ -207,8 +208,8 @@ def test_a_task_whose_rows_the_server_does_not_take_fails_instead_of_waiting_for
     query.local.schema = pa.schema([("v", pa.string())])
     run = query.start(create=False, lock_timeout=0.5)
     (sink,) = run.sinks
-    sink.server._task_conninfo = sink.server._task_conninfo.replace("tcp_user_timeout=30500", "tcp_user_timeout=2000")
-    assert "tcp_user_timeout=2000" in sink.server._task_conninfo
+    sink.server._conninfo = sink.server._conninfo.replace("tcp_user_timeout=30500", "tcp_user_timeout=2000")
+    assert "tcp_user_timeout=2000" in sink.server._conninfo
     rows_of_it = pa.RecordBatch.from_pylist([{"v": "x" * 1000}] * 20_000, schema=query.local.schema)
     task = make_task(run.info, sink.name, 0, 0, 0, 0)
     writer = sink.begin(task)
@@ -220,3 +221,80 @@ def test_a_task_whose_rows_the_server_does_not_take_fails_instead_of_waiting_for
     assert time.monotonic() - begun < 30
     writer.abort()
     run.close()
+
+
+@pytest.mark.parametrize("all_of_it", [True, False], ids=["all", "children"])
+@pytest.mark.parametrize("column", ["text", "numeric(9,2)"], ids=["psycopg", "ADBC"])
+@each_mode
+@pytest.mark.usefixtures("hasty")
+def test_a_task_that_waits_for_an_answer_of_a_server_that_hangs_fails_instead_of_waiting_for_ever(
+    own_server: PostgresServer, query: Query, options: dict[str, Any], column: str, all_of_it: bool
+) -> None:
+    kind = pa.string() if column == "text" else pa.decimal128(9, 2)
+    query.local.schema = pa.schema([("id", pa.int64()), ("v", kind)])
+    query.dsn += "?connect_timeout=2"
+    execute(query.dsn, f"CREATE TABLE t (id bigint PRIMARY KEY, v {column})")
+    run = query.start(create=False, **options)
+    (sink,) = run.sinks
+    writer = sink.begin(make_task(run.info, sink.name, 0, 0, 0, 0))
+    sink.write(writer, pa.RecordBatch.from_pylist([{"id": 1, "v": None}], schema=query.local.schema))
+    begun = time.monotonic()
+    with (
+        stopped(own_server, all_of_it=all_of_it),
+        pytest.raises(SinkError, match=rf"{WHO}: the server.*(does not answer|has done nothing for)") as caught,
+    ):
+        sink.pre_commit(writer)
+    assert time.monotonic() - begun < 15 and caught.value.action == "restart"
+    writer.abort()
+    sink.recover("orders", run.info.generation, {})
+    run.run(0, batch([{"id": 1, "v": None}], schema=query.local.schema))
+    run.close()
+    assert query.ids() == [1]
+    assert query.leftovers == []
+
+
+def test_two_sinks_on_one_server_share_its_connections(query: Query) -> None:
+    run = query.start(query.sink("a", create=True, name="a"), query.sink("b", create=True, name="b"))
+    for checkpoint in range(3):
+        run.run(checkpoint, batch(rows(checkpoint), rows(10 + checkpoint)))
+    assert len(query.connections()) == 2, "a task of both has two transactions open; the driver takes what they leave"
+    run.sinks[0].close()
+    assert len(query.connections()) == 2, "the other one goes on"
+    run.close()
+    assert query.connections() == set()
+    assert len(query.ids("a")) == len(query.ids("b")) == 6
+
+
+def test_a_server_that_comes_back_as_an_older_copy_is_noticed_at_a_start_and_in_a_running_query(tmp_path: Path) -> None:
+    """D5: a failover to a replica that lacks what was acknowledged."""
+    server = PostgresServer(fsync="off")
+    server.start()
+    try:
+        for mode in ("ledger", "two-phase"):
+            query = Query(tmp_path / mode, server.new_database(), name=mode)
+            run = query.start(mode=mode)
+            for checkpoint in range(3):
+                run.run(checkpoint, batch(rows(checkpoint)))
+            settle(run)
+            server.stop()
+            shutil.copytree(server.data, tmp_path / f"copy-{mode}")
+            server.start()
+            for checkpoint in range(3, 5):
+                run.run(checkpoint, batch(rows(checkpoint)))
+            settle(run)
+            server.stop()
+            owner = server.data.stat()
+            shutil.rmtree(server.data)
+            shutil.copytree(tmp_path / f"copy-{mode}", server.data)
+            for path in (server.data, *server.data.rglob("*")):
+                os.chown(path, owner.st_uid, owner.st_gid)
+            server.start()
+            with pytest.raises(RestoredEndpointError, match="checkpoints 3 to 4 were committed there") as caught:
+                run.run(5, batch(rows(5)))
+                settle(run)
+            assert caught.value.behind == (3, 4) and caught.value.action == "operator"
+            with pytest.raises(RestoredEndpointError, match="checkpoints 3 to 4 were committed there"):
+                query.start(mode=mode)
+            assert query.ids() == [0, 1, 2], "nothing was added to what is wrong"
+    finally:
+        server.close()

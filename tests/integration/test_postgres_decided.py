@@ -15,7 +15,7 @@ import pytest
 from holdfast.core.model import Outcome
 from holdfast.errors import ConfigError, InjectedFault, LostError, RowError
 from holdfast.testing.local import Died, PickledTasks, armed
-from tests.integration.pg import SCHEMA, Query, batch, rows
+from tests.integration.pg import SCHEMA, Query, as_it_was, batch, rows
 from tests.servers.postgres import PostgresServer, execute
 
 LEDGER, TWO_PHASE = {"mode": "ledger"}, {"mode": "two-phase"}
@@ -91,10 +91,7 @@ def test_committables_of_version_1_are_committed_by_the_options(query: Query) ->
     run = query.start(name="out", **UPSERT)
     run.run(0, batch([{"id": 1, "name": "m"}]))
     data = prepare(run, [{"id": 1, "name": "z"}, {"id": 1, "name": "a"}], checkpoint=1)
-    old = [
-        {k: v for k, v in c.items() if k not in ("mode", "key", "order_by")} | {"version": 1, "target": "public.t"}
-        for c in data
-    ]
+    old = [as_it_was(query, c, "no token", 1) for c in data]
     moved = query.sink("other", create=True, name="out")
     moved.open(replace(run.info, last_decided=1))
     with pytest.raises(ConfigError, match=r"checkpoint 1 was decided for table public.t by an older version"):
@@ -118,7 +115,7 @@ def test_a_committable_of_a_newer_version_is_not_touched(query: Query) -> None:
     run = query.start()
     (data,) = prepare(run, rows(1))
     with pytest.raises(ConfigError, match="prepared by a newer version of holdfast"):
-        run.sinks[0].commit(0, [{**data, "version": 3}], PickledTasks())
+        run.sinks[0].commit(0, [{**data, "version": 4}], PickledTasks())
     run.close()
     assert query.ids() == []
 
@@ -140,9 +137,16 @@ def test_rule_14_what_is_gone_is_noticed_before_the_decision(query: Query, optio
     assert query.leftovers == []
 
 
+def open_work(query: Query) -> set[Any]:
+    parts = query.select("SELECT part FROM _holdfast.staged")
+    gids = query.select("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
+    return {row[0] for row in parts + gids}
+
+
 def take_away(query: Query, committable: dict[str, Any]) -> None:
     gid = committable.get("gid")
-    execute(query.dsn, f"ROLLBACK PREPARED '{gid}'" if gid else f'DROP TABLE _holdfast."{committable["table"]}"')
+    of_it = f'FROM _holdfast."{committable.get("table")}" WHERE _holdfast_part = {committable.get("part")}'
+    execute(query.dsn, f"ROLLBACK PREPARED '{gid}'" if gid else f"DELETE {of_it}")
 
 
 def test_one_of_three_prepared_transactions_is_lost_and_only_that_one(query: Query) -> None:
@@ -179,11 +183,11 @@ def test_what_somebody_rolled_back_is_produced_again_from_the_replay(query: Quer
 
 
 @pytest.mark.parametrize("options", [LEDGER, UPSERT], ids=["ledger", "upsert"])
-def test_staging_tables_that_somebody_dropped_are_lost_and_only_those(query: Query, options: dict[str, Any]) -> None:
+def test_staged_rows_that_somebody_deleted_are_lost_and_only_those(query: Query, options: dict[str, Any]) -> None:
     run = query.start(**options)
     data = prepare(run, rows(1), rows(2, 22), rows(3))
     take_away(query, data[1])
-    with pytest.raises(LostError, match=r"1 of 3 staging tables of checkpoint 0 \(2 rows, subtasks 1\)") as error:
+    with pytest.raises(LostError, match=r"of 1 of 3 subtasks of checkpoint 0 \(2 rows, subtasks 1\)") as error:
         run.sinks[0].commit(0, data, PickledTasks())
     assert list(error.value.lost) == [data[1]] and error.value.certain
     assert query.ids() == [], "a checkpoint is moved as a whole"
@@ -288,8 +292,8 @@ def test_a_take_over_undoes_what_other_lineages_prepared_and_did_not_decide(
     info = replace(run.info, lineage=uuid.uuid4().hex, generation=0, take_over=True, last_decided=0)
     taken.open(info)
     taken.recover("orders", 0, {0: decided})
-    kept = {c.get("gid") or c["table"] for c in [*decided, *theirs]}
-    assert set(query.leftovers) == kept, "what is decided stays, and what is another pipeline's"
+    kept = {c.get("gid") or c["part"] for c in [*decided, *theirs]}
+    assert open_work(query) == kept, "what is decided stays, and what is another pipeline's"
     assert taken.commit(0, decided, PickledTasks()) is Outcome.COMMITTED
     assert query.ids() == [1]
     foreign.start(**options).close()

@@ -146,6 +146,20 @@ CASES = {
     "smallint[]": Case("smallint[]", pa.list_(pa.int64()), LISTS, st.lists(st.none() | integers(17), max_size=4)),
     "date[]": Case("date[]", pa.list_(pa.date32()), ([-(2**31) + 10_957], [0, None]), read="(SELECT array_agg(d - date '1970-01-01') FROM unnest(v) d)"),
     "varchar(3)[]": Case("varchar(3)[]", pa.list_(pa.string()), (["abcd"], ["abc", None], ["\0"], [])),
+    "char(3)[]": Case("char(3)[]", pa.list_(pa.string()), (["abcd"], ["abc "], ["ab", None], []), st.lists(st.text(" ab", max_size=5), max_size=2),
+                      same=lambda g, f: [t and t.rstrip() for t in g] == [t and t.rstrip() for t in f]),
+    "varchar of a domain[]": Case("short[]", pa.list_(pa.string()), (["abcd"], ["abc "], ["ab", None], []), st.lists(st.text(" ab", max_size=5), max_size=2), "v::text[]"),
+    "bit(3)": Case("bit(3)", pa.string(), (b"101", b"1011", b"10", b"x", b""), st.text("01", max_size=5).map(str.encode), "v::text", lambda g, f: g.decode() == f),
+    "bit(3)[]": Case("bit(3)[]", pa.list_(pa.string()), (["101", None], ["1"]), st.lists(st.text("01", min_size=2, max_size=4), max_size=2), "v::text[]"),
+    "varbit of a domain": Case("flags", pa.string(), (b"101", b"1011", b""), st.text("01", max_size=5).map(str.encode), "v::text", lambda g, f: g.decode() == f),
+    "numeric(5,1) of a domain[]": Case("tenths[]", pa.list_(pa.string()), (["1.5", "1.50"], ["1.25"], ["99999"]),
+        st.lists(st.decimals(-10**5, 10**5, places=2).map(str), max_size=2), "v::numeric[]", lambda g, f: [Decimal(t) for t in g] == f),
+    "numeric(5,-2) of a domain[]": Case("hundreds[]", pa.list_(pa.string()), (["100"], ["150"], ["1e7"]), st.lists(st.integers(0, 10**8).map(lambda n: str(n * 50)), max_size=2), "v::numeric[]",
+        lambda g, f: [Decimal(t) for t in g] == f),
+    "timetz(1)": Case("timetz(1)", pa.string(), (b"01:02:03.5+00", b"01:02:03.55+00", b"01:02:03.4999999+00"), read="v::text", same=lambda g, f: g.decode() == f),
+    "timestamp(2)[]": Case("timestamp(2)[]", pa.list_(pa.timestamp("us")), ([0], [10_000, None], [1]), st.lists(st.integers(0, 10**6).map(lambda n: n * 5_000), max_size=2),
+        read="(SELECT coalesce(array_agg((extract(epoch FROM d) * 1000000)::bigint), '{}') FROM unnest(v) d)"),
+    "interval(1) of a domain": Case("took", pa.duration("us"), (100_000, 150_000), integers(40), "interval_send(v)", sent(0)),
     "text[]": Case("text[]", pa.list_(pa.string()), ([], [""], ["\0"], ['"{,}\\', None, "☃"]), st.lists(st.none() | st.text(max_size=4), max_size=3).filter(
         lambda texts: all(t is None or t.isprintable() for t in texts))),
 }  # fmt: skip
@@ -169,6 +183,10 @@ def array(case: Case, value: Any) -> pa.Array:
 def dsn(postgres: PostgresServer) -> str:
     made = postgres.new_database()
     execute(made, "CREATE TYPE mood AS ENUM ('sad', 'happy'); CREATE DOMAIN few AS int CHECK (VALUE < 5)")
+    execute(
+        made, "CREATE DOMAIN short AS varchar(3); CREATE DOMAIN flags AS varbit(3); CREATE DOMAIN took AS interval(1)"
+    )
+    execute(made, "CREATE DOMAIN tenths AS numeric(5,1); CREATE DOMAIN hundreds AS numeric(5,-2)")
     execute(made, "ALTER DATABASE " + made.rpartition("/")[2] + " SET TimeZone = 'UTC'")
     return made
 

@@ -16,17 +16,32 @@ from holdfast.errors import ConfigError, RowError
 from tests.integration.pg import Query, batch
 from tests.servers.postgres import PostgresServer, execute
 
-STRING, NUMBER = pa.string(), pa.int64()
+STRING, NUMBER, LIST = pa.string(), pa.int64(), pa.list_(pa.string())
+CUT = "would be cut or rounded by type"
 LONG = "".join(random.Random(7).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=9000))  # that no compression shortens
 #: what makes the table, the Arrow type of column v, a value it refuses, what the error says, and one that it takes
 REFUSED: list[tuple[str, pa.DataType, Any, str, Any]] = [
     ("CREATE TABLE t (v varchar(3))", STRING, "ab  ", "column 'v': 'ab  ' has more than 3 characters", "äöü"),
     ("CREATE TABLE t (v char(3))", STRING, "abc ", "column 'v'.*more than 3", "abc"),
-    ("CREATE TABLE t (v varchar(3)[])", pa.list_(STRING), ["abcd"], "column 'v'.*value too long", ["abc"]),
-    ("CREATE TABLE t (v char(3)[])", pa.list_(STRING), ["abcd"], "column 'v'.*value too long", ["abc"]),
-    ("CREATE TABLE t (v bit(3))", STRING, "1011", "column 'v'.*bit string length 4 does not match", "101"),
-    ("CREATE TABLE t (v varbit(3))", STRING, "1011", "column 'v'.*bit string too long", "10"),
-    ("CREATE DOMAIN d AS bit(3); CREATE TABLE t (v d)", STRING, "1011", "column 'v'.*does not match", "101"),
+    ("CREATE TABLE t (v varchar(3)[])", LIST, ["abcd"], "column 'v'.*more than 3", ["abc"]),
+    ("CREATE TABLE t (v varchar(3)[])", LIST, ["abc "], "column 'v': 'abc ' has more than 3 characters", ["äöü", None]),
+    ("CREATE TABLE t (v char(3)[])", LIST, ["a", "abcd"], "column 'v'.*more than 3", ["a"]),
+    ("CREATE DOMAIN d AS varchar(3); CREATE TABLE t (v d[])", LIST, ["abcd"], "column 'v'.*more than 3", ["abc", None]),
+    ("CREATE DOMAIN d AS char(3)[]; CREATE DOMAIN e AS d; CREATE TABLE t (v e)", LIST, ["abc "], "more than 3", ["ab"]),
+    ("CREATE TABLE t (v bit(3))", STRING, "1011", f"column 'v'.*1011 {CUT} bit\\(3\\)", "101"),
+    ("CREATE TABLE t (v bit(3))", STRING, "10", f"column 'v'.*10 {CUT} bit", "101"),
+    ("CREATE TABLE t (v bit(3)[])", LIST, ["101", "1"], f"column 'v'.*{CUT} bit", ["101", None]),
+    ("CREATE TABLE t (v varbit(3))", STRING, "1011", f"column 'v'.*1011 {CUT} bit varying", "10"),
+    ("CREATE DOMAIN d AS bit(3); CREATE TABLE t (v d)", STRING, "1011", f"column 'v'.*{CUT} d", "101"),
+    ("CREATE DOMAIN d AS bit(3); CREATE TABLE t (v d[])", LIST, ["1011"], f"column 'v'.*{CUT} d", ["101"]),
+    ("CREATE DOMAIN d AS numeric(5,1); CREATE TABLE t (v d[])", LIST, ["1.25"], f"column 'v'.*{CUT} d", ["1.50", None]),
+    ("CREATE DOMAIN d AS numeric(5,-2); CREATE TABLE t (v d[])", LIST, ["150"], f"column 'v'.*{CUT} d", ["1e3"]),
+    ("CREATE DOMAIN d AS timestamptz(0); CREATE TABLE t (v d[])", LIST, ["2020-01-01 01:02:03.5Z"], CUT, ["epoch"]),
+    ("CREATE DOMAIN d AS interval(0); CREATE TABLE t (v d[])", LIST, ["1.5 s"], f"column 'v'.*{CUT} d", ["2 s"]),
+    ("CREATE TABLE t (v timetz(0))", STRING, "01:02:03.5+01", f"column 'v'.*{CUT} time", "01:02:03+01"),
+    ("CREATE TABLE t (v timetz)", STRING, "01:02:03.1234567+01", "column 'v'.*microseconds", "01:02:03.1234560+01"),
+    ("CREATE TABLE t (v tsrange)", STRING, "[2020-01-01 00:00:00.0000001,)", "column 'v'.*microseconds", "empty"),
+    ("CREATE TABLE t (v name[])", LIST, ["x" * 64], "column 'v'.*more than 63 bytes", ["x" * 63]),
     ("CREATE DOMAIN d AS varchar(3); CREATE DOMAIN e AS d; CREATE TABLE t (v e)", STRING, "abcd", "more than 3", "abc"),
     ("CREATE DOMAIN d AS int CHECK (VALUE < 5); CREATE TABLE t (v d)", NUMBER, 5, 'constraint "d_check"', 4),
     (
@@ -36,8 +51,9 @@ REFUSED: list[tuple[str, pa.DataType, Any, str, Any]] = [
         "d_check",
         None,
     ),
-    ('CREATE TABLE t (v "char")', STRING, "ab", "column 'v': 'ab' has more than 1 characters", "a"),
-    ("CREATE TABLE t (v name)", STRING, "x" * 64, "column 'v'.*identifier too long", "x" * 63),
+    ('CREATE TABLE t (v "char")', STRING, "ab", "column 'v': 'ab' has more than 1 bytes", "a"),
+    ('CREATE TABLE t (v "char")', STRING, "ä", "column 'v': 'ä' has more than 1 bytes", "a"),
+    ("CREATE TABLE t (v name)", STRING, "x" * 64, "column 'v'.*more than 63 bytes", "x" * 63),
     ("CREATE TABLE t (v timestamptz(0))", pa.timestamp("us", "UTC"), 1, "column 'v'.*would be rounded", None),
     ("CREATE TABLE t (v timestamp(3)[])", pa.list_(pa.timestamp("us")), [999], "column 'v'.*would be rounded", None),
     ("CREATE TABLE t (v time(0))", pa.time64("us"), 5, "column 'v'.*would be rounded", dt.time(1)),
@@ -123,7 +139,13 @@ def test_d1_what_the_table_would_refuse_cut_or_round_is_refused_in_the_task(
     [
         ("numeric(5,-2)", pa.int64(), "rounded to -2 digits"),
         ("numeric(5,-2)", pa.decimal128(5, 0), "rounded to -2 digits"),
+        ("numeric(5,-2)[]", pa.list_(pa.decimal128(5, 0)), "rounded to -2 digits"),
+        ("hundreds", pa.int64(), "rounded to -2 digits"),
         ("money", pa.string(), "make the column numeric"),
+        ("money[]", pa.list_(pa.string()), "make the column numeric"),
+        ("pair", pa.string(), "a part of it would be cut or rounded"),
+        ("pair[]", pa.list_(pa.string()), "a part of it would be cut or rounded"),
+        ("lists[]", pa.list_(pa.string()), "arrays of a domain over arrays"),
         ("interval hour", pa.duration("us"), "keeps some fields only"),
     ],
 )
@@ -131,6 +153,8 @@ def test_d1_a_column_that_rounds_every_value_is_refused_at_the_start(
     postgres: PostgresServer, tmp_path: Path, column: str, kind: pa.DataType, message: str
 ) -> None:
     query = Query(tmp_path, postgres.new_database(), schema=pa.schema([("v", kind)]))
+    execute(query.dsn, "CREATE DOMAIN hundreds AS numeric(5,-2); CREATE DOMAIN lists AS int[]")
+    execute(query.dsn, "CREATE DOMAIN short AS varchar(3); CREATE TYPE pair AS (a int, b short)")
     execute(query.dsn, f"CREATE TABLE t (v {column})")
     with pytest.raises(ConfigError, match=message):
         query.start(create=False)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import holdfast as hf
 from tests.integration.helpers import add_file, read_files
-from tests.servers.postgres import PostgresServer, execute
+from tests.servers.postgres import PostgresServer, execute, left_behind
 
 pytestmark = pytest.mark.spark
 
@@ -31,10 +34,7 @@ def test_two_checkpoints_of_three_partitions_arrive_once(
     assert types == [("bigint", "text", "timestamp with time zone")]
     statistics = hf.checkpoints(str(tmp_path / "checkpoint"))
     assert [(c.status, c.rows, c.subtasks) for c in statistics] == [("complete", 50, 3), ("complete", 50, 3)]
-    left = execute(
-        dsn, "SELECT relname::text FROM pg_class WHERE relname LIKE 'stage%' UNION SELECT gid FROM pg_prepared_xacts"
-    )
-    assert left == []
+    assert left_behind(dsn) == []
 
 
 def test_columns_of_every_kind_come_from_spark(spark: SparkSession, postgres: PostgresServer, tmp_path: Path) -> None:
@@ -65,3 +65,50 @@ def test_columns_of_every_kind_come_from_spark(spark: SparkSession, postgres: Po
         "max(took) = interval '1 day' FROM t",
     )
     assert found == [(6, "9.00", "w0", 1, "w0", True, True)]
+
+
+@pytest.mark.parametrize("mode", ["ledger", "two-phase"])
+def test_a_server_that_is_away_for_a_while_does_not_end_a_query_with_the_default_retry(
+    spark: SparkSession, tmp_path: Path, mode: str
+) -> None:
+    server = PostgresServer(fsync="off")
+    server.start()
+    try:
+        dsn = server.new_database()
+        add_file(tmp_path / "in", 0, range(10))
+        frame = read_files(spark, tmp_path / "in").repartition(2)
+        sink = hf.PostgresSink(dsn, "orders", mode=mode, create=True)
+        writer = hf.write_stream(frame, sink, name="away", checkpoint_location=str(tmp_path / "checkpoint"))
+        query = writer.trigger(processingTime="0 seconds").start()
+        wait_until(query, lambda: counted(dsn) == 10)
+        server.stop(kill=True)
+        add_file(tmp_path / "in", 1, range(10, 20))
+        away = time.monotonic() + 12  # longer than one attempt goes on trying to connect
+        while time.monotonic() < away:
+            assert query.isActive, query.exception()
+            time.sleep(0.5)
+        server.start()
+        wait_until(query, lambda: counted(dsn) == 20)
+        add_file(tmp_path / "in", 2, range(20, 30))
+        wait_until(query, lambda: counted(dsn) == 30)
+        query.stop()
+        assert [row[0] for row in execute(dsn, "SELECT id FROM orders ORDER BY id")] == list(range(30))
+        assert left_behind(dsn) == []
+    finally:
+        server.close()
+
+
+def counted(dsn: str) -> int:
+    return int(execute(dsn, "SELECT count(*) FROM orders")[0][0]) if exists(dsn) else 0
+
+
+def exists(dsn: str) -> bool:
+    return execute(dsn, "SELECT to_regclass('orders')") != [(None,)]
+
+
+def wait_until(query: StreamingQuery, done: Callable[[], bool], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline, "rows do not arrive"
+        time.sleep(0.2)

@@ -7,12 +7,31 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import expr
+from pyspark.sql.functions import expr, from_json
 
 import holdfast as hf
-from tests.integration.helpers import add_file, ids, read_files
+from tests.integration.helpers import add_file, ids, read_files, select
 
 pytestmark = pytest.mark.spark
+
+
+def test_what_sqlite_keeps_as_json_is_read_back_by_spark_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    """Nested binary, NaN, infinities, moments, decimals: with the column's own type, from_json gives them back."""
+    add_file(tmp_path / "in", 0, [1])
+    nested = (
+        "named_struct('b', X'00ff', 'f', array(double('NaN'), double('Infinity'), double('-Infinity'), 0.1D), 'r', "
+        "float('NaN'), 't', timestamp'2026-07-01 12:30:00Z', 'd', date'2026-07-01', 'c', 1.50BD, 'none', "
+        "CAST(NULL AS STRING), 'bb', array(X'', X'ff'))"
+    )
+    frame = read_files(spark, tmp_path / "in").select("id", expr(nested).alias("v"))
+    sink = hf.SqliteSink(tmp_path / "out.db", "orders", mode="append")
+    writer = hf.write_stream(frame, sink, name="nested", checkpoint_location=tmp_path / "checkpoint")
+    writer.trigger(availableNow=True).start().awaitTermination()
+    ((text,),) = select(tmp_path / "out.db", "SELECT v FROM orders")
+    assert "NaN" in text
+    sent = spark.range(1).select(expr(nested).alias("v"))
+    read = spark.createDataFrame([(text,)], "v string").select(from_json("v", sent.schema["v"].dataType).alias("v"))
+    assert repr(read.collect()) == repr(sent.collect())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A real Cassandra (one node) for tests: jars from Maven Central, data in a temporary folder, on loopback.
+"""A real Cassandra for tests, one node or two: jars from Maven Central, data in a temporary folder, on loopback.
 
 Passwords are checked, and TLS is offered on the same port, so that every test goes through the one and any test can go
 through the other.
@@ -40,21 +40,21 @@ _LOGBACK = """<configuration><appender name="out" class="ch.qos.logback.core.Con
 _YAML = """
 cluster_name: holdfast
 num_tokens: 1
-initial_token: 0
+initial_token: {token}
 auto_bootstrap: false
 partitioner: org.apache.cassandra.dht.Murmur3Partitioner
 endpoint_snitch: SimpleSnitch
 seed_provider:
   - class_name: org.apache.cassandra.locator.SimpleSeedProvider
     parameters: [{{seeds: "127.0.0.1:{storage}"}}]
-listen_address: 127.0.0.1
-rpc_address: 127.0.0.1
+listen_address: {address}
+rpc_address: {address}
 storage_port: {storage}
 ssl_storage_port: {storage_tls}
 native_transport_port: {port}
 start_native_transport: true
-authenticator: PasswordAuthenticator
-authorizer: CassandraAuthorizer
+authenticator: {authenticator}
+authorizer: {authorizer}
 client_encryption_options: {{enabled: true, optional: true, keystore: "{keystore}", keystore_password: holdfast}}
 data_file_directories: ["{data}/data"]
 commitlog_directory: {data}/commitlog
@@ -67,6 +67,7 @@ commitlog_segment_size: 4MiB
 memtable_heap_space: 32MiB
 memtable_allocation_type: heap_buffers
 hinted_handoff_enabled: false
+{more}
 disk_optimization_strategy: ssd
 """
 
@@ -74,9 +75,17 @@ disk_optimization_strategy: ssd
 class CassandraServer:
     """Start, kill, restart; ended by its process id."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, beside: CassandraServer | None = None, alone: bool = True) -> None:
+        """`beside` is the first node of a cluster that this one joins; one that is not `alone` lets everybody in.
+
+        The roles of a cluster are on one node by default, and nobody could log in while that one is away.
+        """
         self.folder = folder
         self.port, self._storage, self._storage_tls = free_port(), free_port(), free_port()
+        self.address, self._passwords = "127.0.0.1", alone
+        if beside is not None:
+            self.address, self._passwords = "127.0.0.2", False
+            self.port, self._storage, self._storage_tls = beside.port, beside._storage, beside._storage_tls
         self._jars = ":".join(str(jar) for jar in resolve(CASSANDRA))
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,14 +96,18 @@ class CassandraServer:
         (folder / "cassandra.yaml").write_text(
             _YAML.format(
                 storage=self._storage, storage_tls=self._storage_tls, port=self.port, data=folder / "data",
-                keystore=folder / "server.p12",
+                keystore=folder / "server.p12", address=self.address, token=0 if beside is None else 2**62,
+                authenticator="PasswordAuthenticator" if self._passwords else "AllowAllAuthenticator",
+                authorizer="CassandraAuthorizer" if self._passwords else "AllowAllAuthorizer",
+                more="" if self._passwords else "write_request_timeout: 1000ms",
             )
         )  # fmt: skip
 
     @property
     def options(self) -> dict[str, Any]:
         """Where it is and who may enter: for CassandraSink and CassandraCheckpointCommitter."""
-        return {"contact_points": ["127.0.0.1"], "port": self.port, "username": "cassandra", "password": "cassandra"}
+        login = {"username": "cassandra", "password": "cassandra"} if self._passwords else {}
+        return {"contact_points": [self.address], "port": self.port, **login}
 
     @property
     def down(self) -> bool:
@@ -148,22 +161,25 @@ class CassandraServer:
         finally:
             self._process.send_signal(signal.SIGCONT)
 
-    def execute(self, statement: str, values: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
+    def execute(
+        self, statement: str, values: tuple[Any, ...] = (), *, consistency: int | None = None
+    ) -> list[dict[str, Any]]:
         """Run one statement in a connection of its own; rows as dicts."""
         from cassandra.auth import PlainTextAuthProvider
         from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
         from cassandra.policies import WhiteListRoundRobinPolicy
-        from cassandra.query import dict_factory
+        from cassandra.query import SimpleStatement, dict_factory
 
         profile = ExecutionProfile(
-            WhiteListRoundRobinPolicy(["127.0.0.1"]), row_factory=dict_factory, request_timeout=60
+            WhiteListRoundRobinPolicy([self.address]), row_factory=dict_factory, request_timeout=60
         )
         cluster = Cluster(
-            ["127.0.0.1"], self.port, protocol_version=4, execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-            auth_provider=PlainTextAuthProvider("cassandra", "cassandra"),
+            [self.address], self.port, protocol_version=4, execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            auth_provider=PlainTextAuthProvider("cassandra", "cassandra") if self._passwords else None,
         )  # fmt: skip
         try:
-            return list(cluster.connect().execute(statement, values or None))
+            asked = SimpleStatement(statement, consistency_level=consistency)
+            return list(cluster.connect().execute(asked, values or None))
         finally:
             cluster.shutdown()
 

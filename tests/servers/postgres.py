@@ -48,14 +48,14 @@ class PostgresServer:
         self._settings |= settings
         self._user = "nobody" if os.getuid() == 0 else None
         self._process: subprocess.Popen[bytes] | None = None
-        self._data = self.folder / "data"
+        self.data = self.folder / "data"
         secret = self.folder / "password"
         secret.write_text(PASSWORD)
         if self._user is not None:
             owner = pwd.getpwnam(self._user)
             for path in (self.folder, secret):
                 os.chown(path, owner.pw_uid, owner.pw_gid)
-        command = ["initdb", "-D", str(self._data), "-U", USER, f"--pwfile={secret}"]
+        command = ["initdb", "-D", str(self.data), "-U", USER, f"--pwfile={secret}"]
         command += ["-A", "scram-sha-256", "-E", "UTF8", "--locale=C"]
         self._run([*command, "--no-sync"])
 
@@ -74,7 +74,7 @@ class PostgresServer:
         """Start it and wait until it answers; a server that does not is an error, never a skipped test."""
         settings = [part for key, value in self._settings.items() for part in ("-c", f"{key}={value}")]
         network = ["-h", "127.0.0.1", "-p", str(self.port), "-k", str(self.folder)]
-        command = [str(binaries() / "postgres"), "-D", str(self._data), *network, *settings]
+        command = [str(binaries() / "postgres"), "-D", str(self.data), *network, *settings]
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, start_new_session=True, user=self._user, cwd=self.folder
@@ -147,3 +147,13 @@ def execute(dsn: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
     with psycopg.connect(dsn, autocommit=True) as connection:
         cursor = connection.execute(statement, values or None)  # type: ignore[call-overload]
         return cursor.fetchall() if cursor.description else []
+
+
+def left_behind(dsn: str) -> list[str]:
+    """What is staged or prepared and not committed, and tables of earlier versions; staging itself stays for ever."""
+    tables = execute(dsn, "SELECT relname FROM pg_class WHERE relname ~ '^stage_[^_]*(_[a-z]+)?$' AND relkind = 'r'")
+    gids = execute(dsn, "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
+    found = [row[0] for row in tables + gids]
+    for (table,) in execute(dsn, "SELECT oid::regclass::text FROM pg_class WHERE relname = 'staged'"):
+        found += [row[0] for row in execute(dsn, f"SELECT token FROM {table}")]
+    return found

@@ -14,15 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from holdfast.checkpoint.loops import Threads
 from holdfast.core.retry import Retry
 from tests.unit.inprocess import Endpoint, Engine
-
-# A busy machine is not a failure.
-settings.register_profile("unit", deadline=None)
-settings.load_profile("unit")
 
 
 @pytest.fixture

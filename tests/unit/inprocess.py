@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.checkpoint.bad_rows import Letters
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.log import RETAIN, CheckpointLog
 from holdfast.checkpoint.loops import Inline
@@ -19,6 +20,7 @@ from holdfast.core.model import Committable, Outcome
 from holdfast.core.naming import Task
 from holdfast.core.repair import Replayed
 from holdfast.core.retry import Retry
+from holdfast.sinks.lanes import WHOLE, Lanes
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.sinks.write_ahead import WriteAheadSink
@@ -41,8 +43,15 @@ def batches(ids: Sequence[int]) -> list[pa.RecordBatch]:
 class InProcessBatch:
     """A micro-batch whose partitions are lists of ids, or of record batches."""
 
-    def __init__(self, *partitions: Sequence[Any], on_task: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self,
+        *partitions: Sequence[Any],
+        on_task: Callable[[int], None] | None = None,
+        lanes: Lanes | None = None,
+        letters: Letters | None = None,
+    ) -> None:
         self.partitions = partitions
+        self.lanes, self.letters = lanes or {}, letters
         self.on_task = on_task
         self.writes = 0
         self.drained = 0
@@ -56,6 +65,7 @@ class InProcessBatch:
         *,
         only: Collection[int] | None = None,
         repair: int = 0,
+        careful: bool = False,
     ) -> list[SubtaskReport]:
         self.writes += 1
         reports = []
@@ -66,14 +76,16 @@ class InProcessBatch:
                 self.on_task(subtask)
             attempt = next(_attempts)
             tasks = [make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp, repair) for sink in sinks]
-            reports.append(write_subtask(sinks, tasks, self._ready(rows)))
+            ready = self._ready(rows)
+            reports.append(write_subtask(sinks, tasks, ready, self.lanes, self.letters, careful=careful))
         return reports
 
     def _ready(self, rows: Sequence[Any]) -> list[pa.RecordBatch]:
         return list(rows) if rows and isinstance(rows[0], pa.RecordBatch) else batches(rows)
 
-    def digests(self) -> list[Replayed]:
-        found = [digest_partition(n, self._ready(rows)) for n, rows in enumerate(self.partitions)]
+    def digests(self, sink: str) -> list[Replayed]:
+        lane = self.lanes.get(sink, WHOLE)
+        found = [digest_partition(n, self._ready(rows), lane) for n, rows in enumerate(self.partitions)]
         return [replayed for replayed in found if replayed is not None]
 
     def drain(self) -> None:
@@ -117,9 +129,10 @@ class Engine:
             **self.options,
             **options,
         }
+        schema = settings.pop("schema", SCHEMA)
         self.log = CheckpointLog(self.storage, self.pipeline, retain=settings.pop("retain", RETAIN))
         self.coordinator = Coordinator(self.log, sinks, LoopTasks(), **settings)
-        return self.coordinator.start(lambda: EnginePosition(self.planned, self.committed), SCHEMA)
+        return self.coordinator.start(lambda: EnginePosition(self.planned, self.committed), schema)
 
     def restart(self, *sinks: Any, **options: Any) -> Run:
         """The old run is simply forgotten, as a killed process would be."""

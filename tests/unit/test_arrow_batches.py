@@ -22,7 +22,7 @@ class Conf(dict[str, Any]):
 
 
 def report(bytes_per_row: int, rows: int = 1000) -> SubtaskReport:
-    return SubtaskReport(0, rows, rows * bytes_per_row, (), None)
+    return SubtaskReport(0, rows, rows * bytes_per_row, ())
 
 
 def limits(batches: ArrowBatches, conf: Conf) -> Conf:

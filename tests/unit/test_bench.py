@@ -27,12 +27,12 @@ def test_a_benchmark_over_its_bar_fails(results, capsys, measured, code):
     made = report.Report("sample", ("what", "ms"), [("a", "1")], [report.Bar("a", measured, 1.5, "times")])
     assert made.finish() == code
     assert ("OVER" in capsys.readouterr().out) is bool(code)
-    assert json.loads((results / "sample.json").read_text())["bars"][0]["met"] is not bool(code)
+    assert json.loads((results / "sample.json").read_text())["runs"][0]["bars"][0]["met"] is not bool(code)
 
 
 def test_the_history_benchmark_measures_both_sizes(results, capsys):
-    history.main(["--small", "12", "--large", "130", "--rounds", "2"])
-    saved = json.loads((results / "history.json").read_text())
+    history.main(["--small", "12", "--large", "130", "--rounds", "2", "--few", "3", "--many", "110"])
+    saved = json.loads((results / "details" / "history.json").read_text())
     assert {name: len(found) for name, found in saved["details"]["samples"].items()} == {"small": 2, "large": 2}
     assert "after 130" in capsys.readouterr().out
 

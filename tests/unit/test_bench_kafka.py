@@ -47,7 +47,7 @@ def test_the_report_and_its_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         kafka.FLINK: kafka.Measured(whole=[9.0], curves=[[(9.0, 1)]]),
     }
     assert kafka.report(found, OPTIONS).finish() == 0
-    saved = json.loads((folder / "kafka.json").read_text())
+    (saved,) = json.loads((folder / "kafka.json").read_text())["runs"]
     assert [row[3] for row in saved["rows"]] == ["1.00", "2.00", "1.25", "5.00", ""]
     assert [row[4] for row in saved["rows"]] == ["0.50", "1.00", "0.62", "2.50", ""]
     assert kafka.moonshots(found) == [

@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import cassandra
 import pytest
 
 from holdfast.committers import cassandra_client
 from holdfast.committers.cassandra import CassandraCheckpointCommitter
+from holdfast.committers.cassandra_failures import explain
 from holdfast.committers.cassandra_settings import Settings, make_settings
 from holdfast.connectors.cassandra.sink import CassandraSink
 from holdfast.core.naming import job_id
@@ -101,8 +103,50 @@ def test_replication_is_the_users_choice_and_is_checked(replication: Any, messag
 
 
 def test_c4_a_mark_is_read_at_a_level_that_sees_every_write() -> None:
-    with pytest.raises(ConfigError, match="consistency must be one of QUORUM, LOCAL_QUORUM, ALL, not 'ONE'"):
+    with pytest.raises(ConfigError, match="consistency must be one of LOCAL_QUORUM, QUORUM, ALL, not 'ONE'"):
         committer(consistency="ONE")
+
+
+@pytest.mark.parametrize(
+    ("rows", "marks"),
+    [
+        ("LOCAL_QUORUM", "LOCAL_QUORUM"), ("QUORUM", "QUORUM"), ("ALL", "ALL"), ("EACH_QUORUM", "QUORUM"),
+        ("LOCAL_ONE", "LOCAL_QUORUM"), ("ONE", "LOCAL_QUORUM"), ("TWO", "LOCAL_QUORUM"), ("THREE", "LOCAL_QUORUM"),
+    ],
+)  # fmt: skip
+def test_marks_are_as_consistent_as_rows_and_never_less_than_a_read_must_see(rows: str, marks: str) -> None:
+    made = sink(consistency=rows).committer
+    assert isinstance(made, CassandraCheckpointCommitter)
+    assert made.consistency == marks
+    assert sink().consistency == committer().consistency == "LOCAL_QUORUM"
+
+
+@pytest.mark.parametrize("level", ["LOCAL_ONE", "ONE", "TWO", "THREE"])
+def test_an_order_needs_a_level_whose_reads_see_every_write(level: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"order_by compares a row with the stored one.*{level}.*LOCAL_QUORUM, QUORUM"
+    ):
+        sink(order_by="at", consistency=level)
+    assert sink(order_by="at", consistency="EACH_QUORUM").order_by == "at"
+
+
+def test_the_kinds_of_timeouts_are_told_apart() -> None:
+    for kind, number in cassandra.WriteType.name_to_value.items():
+        error = cassandra.WriteTimeout(
+            "m", write_type=number, consistency=cassandra.ConsistencyLevel.QUORUM, required_responses=2,
+            received_responses=1,
+        )  # fmt: skip
+        text = explain(error)
+        assert text is not None
+        assert f"a write ({kind}) timed out, 1 of the 2 replicas that consistency QUORUM needs answered" in text
+        assert ("it is sent again, which changes nothing" in text) is (kind not in ("COUNTER", "CAS", "CDC"))
+    away = cassandra.Unavailable(
+        "m", consistency=cassandra.ConsistencyLevel.LOCAL_QUORUM, required_replicas=2, alive_replicas=1
+    )
+    assert explain(away) == (
+        "too few replicas are alive: consistency LOCAL_QUORUM needs 2, and 1 are; nothing was written"
+    )
+    assert explain(ValueError("x")) is None
 
 
 def test_the_default_committer_is_in_the_same_keyspace_and_cluster() -> None:

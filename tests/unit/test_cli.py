@@ -194,6 +194,7 @@ def test_what_a_live_query_prunes_meanwhile_is_neither_damage_nor_pending(
 # -- history ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.contract("S4", "R3")
 def test_history_as_json(location: Path) -> None:
     result = run("history", location, "--last", 3, "--json")
     entries = json.loads(result.stdout)["checkpoints"]

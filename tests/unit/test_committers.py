@@ -69,6 +69,74 @@ def test_c1_an_author_writes_two_methods() -> None:
         CheckpointCommitter()  # type: ignore[abstract]
 
 
+def test_c1_what_is_called_in_a_run_and_in_which_order(location: str) -> None:
+    """Ids first, the resource once in a run, marks asked for before a send and written after it, all while open."""
+    calls: list[Any] = []
+
+    class Noting(CheckpointCommitter):
+        def set_job_id(self, job_id: str) -> None:
+            super().set_job_id(job_id)
+            calls.append(("set_job_id", job_id.split("-")[0]))
+
+        def set_operator_id(self, operator_id: str) -> None:
+            super().set_operator_id(operator_id)
+            calls.append(("set_operator_id", operator_id))
+
+        def create_resource(self) -> None:
+            assert self.job_id and self.operator_id
+            calls.append("create_resource")
+
+        def open(self) -> None:
+            calls.append("open")
+
+        def close(self) -> None:
+            calls.append("close")
+
+        def commit_checkpoint(self, subtask: int, checkpoint_id: int) -> None:
+            calls.append(("commit", subtask, checkpoint_id))
+
+        def is_checkpoint_committed(self, subtask: int, checkpoint_id: int) -> bool:
+            calls.append(("committed?", subtask, checkpoint_id))
+            return False
+
+    endpoint = Endpoint()
+    engine = Engine(location, SendingSink(endpoint, Noting()))
+    assert calls == [("set_job_id", "orders"), ("set_operator_id", "sending"), "create_resource", "open", "close"]
+    del calls[:]
+    engine.run(0, [1], [2])
+    engine.run(1, [3])
+    wanted = [("committed?", 0, 0), ("commit", 0, 0), ("committed?", 1, 0), ("commit", 1, 0)]
+    assert [call for call in calls if call not in ("open", "close")] == [
+        *wanted,
+        ("committed?", 0, 1),
+        ("commit", 0, 1),
+    ]
+    opened = 0
+    for call in calls:
+        opened += {"open": 1, "close": -1}.get(call, 0) if isinstance(call, str) else 0
+        assert isinstance(call, str) or opened == 1, "asked only while it is open"
+    assert opened == 0
+    engine.restart()
+    assert calls.count("create_resource") == 1
+
+
+def test_c4_a_thousand_checkpoints_leave_as_little_as_one(make: Make, tmp_path: Path) -> None:
+    def kept() -> tuple[int, int]:
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        return len(files), sum(path.stat().st_size for path in files)
+
+    committer = make()
+    for subtask in range(3):
+        committer.commit_checkpoint(subtask, 0)
+    first = kept()
+    for checkpoint_id in range(1, 1000):
+        committer.commit_checkpoint(checkpoint_id % 3, checkpoint_id)
+    files, size = kept()
+    assert files <= first[0] and size <= max(first[1], 64 * 1024)
+    committer.close()
+    assert kept()[0] >= 1, "close deletes nothing"
+
+
 def test_c2_committed_means_up_to_the_stored_checkpoint(make: Make) -> None:
     committer = make()
     assert not committer.is_checkpoint_committed(0, 0)

@@ -46,6 +46,7 @@ def test_t1_a_batch_goes_through_begin_write_pre_commit_and_commit(location: str
     assert sorted(endpoint.rows) == [1, 2, 3, 4]
 
 
+@pytest.mark.contract("P7")
 def test_an_empty_partition_opens_no_transaction_and_an_empty_batch_is_decided(
     location: str, endpoint: Endpoint
 ) -> None:
@@ -69,6 +70,7 @@ def test_t8_all_sinks_share_one_decision(location: str, endpoint: Endpoint, othe
     assert sorted(endpoint.rows) == sorted(other.rows) == [1, 2, 3]
 
 
+@pytest.mark.contract("S6")
 @pytest.mark.parametrize("method", ["begin", "write", "pre_commit", "validate", "snapshot_state"])
 def test_t5_a_failure_before_the_decision_aborts_all_sinks(
     location: str, endpoint: Endpoint, other: Endpoint, method: str
@@ -242,6 +244,7 @@ def test_t9_state_that_json_would_change_is_refused_before_the_decision(
     assert engine.files("decisions") == []
 
 
+@pytest.mark.contract("T9")
 def test_notifications_come_once_each_and_in_order(location: str, endpoint: Endpoint) -> None:
     engine = Engine(location, PreparingSink(endpoint))
     engine.run(0, [1])

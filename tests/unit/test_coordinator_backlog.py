@@ -50,6 +50,40 @@ def test_w6_past_its_limits_the_query_fails_and_loses_nothing(
     assert endpoint.rows == [*sent, len(sent)]
 
 
+@pytest.mark.parametrize("hangs", [False, True])
+def test_w6_a_full_backlog_that_is_being_delivered_is_waited_for_and_one_that_hangs_is_not(
+    location: str,
+    marks: FileCheckpointCommitter,
+    endpoint: Endpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    hangs: bool,
+) -> None:
+    leave = threading.Event()
+
+    class Slow(SendingSink):
+        def send_values(self, values: Any, checkpoint_id: int, timestamp: int) -> bool:
+            leave.wait(20 if hangs else 0.3)
+            return super().send_values(values, checkpoint_id, timestamp)
+
+    engine = Engine(location, SendingSink(endpoint, marks, max_pending=2))
+    endpoint.down = DOWN
+    engine.run(0, [0])
+    engine.run(1, [1])
+    endpoint.down = None
+    if hangs:
+        monkeypatch.setattr("holdfast.checkpoint.coordinator.BACKLOG_PATIENCE", 0.2)
+    engine.restart(Slow(endpoint, marks, max_pending=2, name="sending"), loops=Threads(), clock=time.time)
+    if hangs:
+        with pytest.raises(BacklogFullError, match="slow or hangs"):
+            engine.run(2, [2])
+    else:
+        engine.run(2, [2])
+        assert engine.coordinator.drain(10)
+        assert endpoint.rows == [0, 1, 2]
+    leave.set()
+    engine.coordinator.close(5.0)
+
+
 @pytest.mark.parametrize("option", ["max_pending", "max_pending_bytes"])
 @pytest.mark.parametrize("value", [0, -1, True, 1.5, "10"])
 def test_w6_limits_are_checked_when_the_sink_is_made(

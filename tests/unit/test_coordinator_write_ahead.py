@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from holdfast.checkpoint.ports import LoopTasks
 from holdfast.checkpoint.storage import LocalStorage
 from holdfast.committers.base import CheckpointCommitter
 from holdfast.committers.file import FileCheckpointCommitter
 from holdfast.committers.sql import SqlCheckpointCommitter
-from holdfast.core.model import PendingCheckpoint
+from holdfast.core.model import Outcome, PendingCheckpoint
 from holdfast.errors import FencedError
 from holdfast.sinks.subtask import current_task
+from holdfast.sinks.write_ahead import pending
 from holdfast.testing.audit import audit
 from tests.unit.inprocess import Endpoint, Engine, PreparingSink, SendingSink
 
@@ -58,6 +60,36 @@ def test_w3_pending_checkpoints_are_ordered_and_equal_without_their_handles() ->
     assert [(p.checkpoint_id, p.subtask_id) for p in sorted(made)] == [(1, 2), (1, 10), (2, 0)]
     assert PendingCheckpoint(1, 2, 5, "a") == PendingCheckpoint(1, 2, 5, "b")
     assert PendingCheckpoint(1, 2, 5, "a") != PendingCheckpoint(1, 2, 6, "a")
+
+
+def test_w3_a_sealed_checkpoint_is_one_pending_checkpoint_for_each_subtask_with_rows(
+    location: str, marks: FileCheckpointCommitter, endpoint: Endpoint
+) -> None:
+    """And they are delivered in their order, whatever order the record names them in."""
+    order: list[tuple[int, int]] = []
+
+    class Noting(SendingSink):
+        def send_values(self, values: Iterator[Any], checkpoint_id: int, timestamp: int) -> bool:
+            sent = super().send_values(values, checkpoint_id, timestamp)
+            if sent is True:
+                order.append((checkpoint_id, current_task().subtask))
+            return sent
+
+    engine = Engine(location, Noting(endpoint, marks))
+    endpoint.down = False
+    engine.run(0, [1, 2], [], [3])
+    engine.run(1, [4], [5])
+    decided = engine.log.facts.decided
+    known = [pending(n, c.data) for n, record in decided.items() for c in reversed(record.committables)]
+    assert [(p.checkpoint_id, p.subtask_id) for p in sorted(known)] == [(0, 0), (0, 2), (1, 0), (1, 1)]
+    assert len(set(known)) == 4
+    assert {p.timestamp for p in known} == {record.timestamp for record in decided.values()}
+    assert sorted(p.handle for p in known) == sorted(engine.files("wal")), "a handle is where the rows are"
+    sink = engine.sinks[0]
+    handles = [c.data for c in decided[0].committables]
+    endpoint.down = None
+    assert sink.commit(0, list(reversed(handles)), LoopTasks()) is Outcome.COMMITTED
+    assert order == [(0, 0), (0, 2)]
 
 
 @pytest.mark.parametrize("refusal", [False, DOWN, "not True"], ids=["false", "raises", "another answer"])

@@ -1,11 +1,10 @@
-"""The docs are tested: snippets run or are the examples' own text, commands and options exist, links resolve."""
+"""The docs are tested: commands and options exist, links resolve. tests/integration/test_docs.py runs the snippets."""
 
 import inspect
 import re
 import shlex
-import sys
+import tomllib
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import typer
@@ -39,40 +38,6 @@ def slug(heading):
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
-@pytest.fixture
-def spark_free(monkeypatch, tmp_path):
-    """Snippets run against the real names; only what would start Spark checks its arguments and does nothing."""
-
-    def checked(function):
-        signature = inspect.signature(function)
-
-        def call(*args, **kwargs):
-            signature.bind(*args, **kwargs)
-            return mock.MagicMock()
-
-        return call
-
-    for name in ("write_stream", "session", "read_kafka"):
-        monkeypatch.setattr(hf, name, checked(getattr(hf, name)))
-    monkeypatch.setattr(hf, "checkpoints", checked(hf.checkpoints))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(ROOT / "examples")
-
-
-@pytest.mark.parametrize("page", [*PAGES, README], ids=lambda page: page.name)
-def test_python_snippets_are_an_example_or_run(page, spark_free, tmp_path, capsys):
-    namespace = {"orders": mock.MagicMock()}
-    for block in blocks(page, "python"):
-        if any(block in example for example in EXAMPLES):
-            continue
-        exec(compile(block, str(page), "exec"), namespace)
-    for name, function in namespace.items():
-        if name.startswith("test_"):
-            function(tmp_path)
-    for module in set(SINKS) & set(sys.modules):
-        del sys.modules[module]
-
-
 def test_the_guide_shows_the_three_examples_whole():
     shown = "".join(blocks(DOCS / "writing-a-sink.md", "python"))
     for example, name in zip(EXAMPLES, SINKS.values(), strict=True):
@@ -86,6 +51,7 @@ def test_the_guide_shows_the_three_examples_whole():
 def test_commands_exist(page):
     commands = typer.main.get_command(app).commands
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     for line in (line for block in blocks(page, "bash") for line in block.splitlines()):
         words = shlex.split(line, comments=True)
         while "=" in words[0]:
@@ -101,6 +67,10 @@ def test_commands_exist(page):
             assert words[1] in targets
         elif words[0] == "python":
             assert (ROOT / words[1]).is_file()
+        elif words[:2] == ["pip", "install"]:
+            named = re.findall(r"\[(.*)\]", words[-1])
+            assert words[-1].startswith((".", "holdfast", "dist/holdfast")), line
+            assert set(",".join(named).split(",")) - {""} <= extras, line
         else:
             pytest.fail(f"{page.name}: no test knows how to check {line!r}")
 

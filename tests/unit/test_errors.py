@@ -64,7 +64,7 @@ def test_holdfast_error_is_the_root_and_is_raised_for_misuse(tmp_path: Path) -> 
 
 @shows(errors.ConfigError)
 def test_config_error_names_the_option_and_what_is_allowed(tmp_path: Path) -> None:
-    with pytest.raises(errors.ConfigError, match="mode must be one of ledger, upsert, not 'merge'") as caught:
+    with pytest.raises(errors.ConfigError, match="mode must be one of ledger, upsert, append, not 'merge'") as caught:
         SqliteSink(str(tmp_path / "f"), "t", mode="merge")
     assert isinstance(caught.value, ValueError)
     SqliteSink(str(tmp_path / "f"), "t", mode="ledger")
@@ -370,6 +370,7 @@ def test_every_error_is_shown_here_or_against_a_server() -> None:
         assert error.__name__ in Path(__file__, "../../..", file).resolve().read_text()
 
 
+@pytest.mark.contract("R7")
 @pytest.mark.parametrize("error", all_errors())
 def test_every_error_says_what_to_do_as_data(error: type[errors.HoldfastError]) -> None:
     made = error("why")

@@ -21,11 +21,13 @@ NASTY += [NULL, "é", "_x", "%5F"]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 
 
+@pytest.mark.contract("F2")
 @given(st.none() | TEXT)
 def test_a_value_comes_back_as_it_was(value: str | None) -> None:
     assert unescape_value(escape_value(value)) == (value or None)
 
 
+@pytest.mark.contract("F2")
 @given(TEXT)
 @example("..")
 @example("../..")
@@ -97,6 +99,7 @@ def test_columns_of_every_kind_that_makes_a_name() -> None:
     assert folder == "flag=true/number=-5/price=1.50/day=2024-02-29/at=2024-02-29 23%3A59%3A01.000500"
 
 
+@pytest.mark.contract("F2")
 @pytest.mark.parametrize(
     ("column", "folder"),
     [

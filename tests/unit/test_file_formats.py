@@ -62,6 +62,7 @@ def write(name: str, table: pa.Table, compression: str | None = None) -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.contract("F6")
 @settings(max_examples=60)
 @given(st.lists(ROW, max_size=6), st.integers(0, 3))
 def test_json_is_what_went_in(rows: list[dict[str, Any]], start: int) -> None:
@@ -101,6 +102,7 @@ def test_arrow_reads_our_json() -> None:
     assert pa.json.read_json(io.BytesIO(write("json", table))).to_pylist() == table.to_pylist()
 
 
+@pytest.mark.contract("F6")
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(-5, 5), st.none() | TEXT), min_size=1, max_size=5))
 def test_csv_keeps_null_and_empty_text_apart(rows: list[tuple[int, str | None]]) -> None:
@@ -126,6 +128,7 @@ def test_compressed_text_is_the_same_text_and_the_same_bytes_each_time(name: str
     assert compressed == write(name, table, "gzip")
 
 
+@pytest.mark.contract("F6")
 @pytest.mark.parametrize("compression", [None, "snappy", "zstd", "gzip", "lz4", "none"])
 def test_parquet_in_every_compression(compression: str | None) -> None:
     table = pa.table({"id": list(range(1000)), "at": pa.array([0] * 1000, pa.timestamp("us", "UTC"))})
@@ -173,7 +176,10 @@ def test_two_columns_of_one_name_are_refused() -> None:
         formats.check_types("out", "parquet", pa.schema([("a", pa.int64()), ("a", pa.string())]))
 
 
-@pytest.mark.parametrize(("name", "compression"), [("orc", None), ("json", "snappy"), ("parquet", "no"), (7, None)])
+@pytest.mark.contract("F6")
+@pytest.mark.parametrize(
+    ("name", "compression"), [("orc", None), ("avro", None), ("json", "snappy"), ("parquet", "no"), (7, None)]
+)
 def test_a_format_or_compression_that_is_not_there_is_refused(name: object, compression: str | None) -> None:
     with pytest.raises(ConfigError, match="must be one of"):
         formats.choose(name, compression)

@@ -55,6 +55,7 @@ def test_a_wrong_limit_is_refused_by_name(options: dict[str, object], option: st
         Rolling(**options)  # type: ignore[arg-type]
 
 
+@pytest.mark.contract("F3")
 def test_size_makes_files_that_are_full_and_leaves_the_rest() -> None:
     files, waiting = plan([part(i) for i in range(7)], Rolling(size=300, age=None, inactivity=None), now=0)
     assert [[p.first for p in group.parts] for group in files] == [[0, 1, 2], [3, 4, 5]]
@@ -67,6 +68,7 @@ def test_size_is_corrected_by_what_the_last_file_became() -> None:
     assert [len(group.parts) for group in files] == [6]
 
 
+@pytest.mark.contract("F3")
 def test_age_counts_from_the_first_row_and_inactivity_from_the_last() -> None:
     parts = [part(0, at=0), part(1, at=50_000)]
     age, quiet = Rolling(None, "60s", None), Rolling(None, None, "60s")

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset
 import pytest
 
-from holdfast.connectors.files import rolling
+from holdfast.connectors.files import perform, rolling
 from holdfast.connectors.files.buckets import TimeBucket
 from holdfast.connectors.files.flush import flush
 from holdfast.connectors.files.rolling import Rolling
@@ -35,7 +35,7 @@ from holdfast.errors import (
 )
 from holdfast.testing.audit import audit
 from holdfast.testing.local import armed
-from tests.unit.inprocess import SCHEMA, Endpoint, Engine, PreparingSink, damage
+from tests.unit.inprocess import SCHEMA, Endpoint, Engine, InProcessBatch, PreparingSink, damage
 
 EACH = Rolling(age="0s")
 LATER = Rolling(size="128MB", age="15m", inactivity="1m")
@@ -93,6 +93,7 @@ def finished(engine: Engine) -> None:
 # -- rolling over checkpoints -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.contract("F3")
 def test_ten_minutes_of_one_second_triggers_leave_one_file_and_not_six_hundred(
     start: Callable[..., Engine], out: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +115,7 @@ def test_ten_minutes_of_one_second_triggers_leave_one_file_and_not_six_hundred(
     assert parts(out) == []
 
 
+@pytest.mark.contract("F3")
 def test_size_completes_files_while_the_query_runs(start: Callable[..., Engine], out: Path) -> None:
     engine = start(Rolling(size=4000, age=None, inactivity=None))
     for number in range(30):
@@ -124,6 +126,7 @@ def test_size_completes_files_while_the_query_runs(start: Callable[..., Engine],
     assert ids(out) == list(range(1500))
 
 
+@pytest.mark.contract("F3")
 def test_age_and_inactivity_count_while_the_source_is_quiet(
     start: Callable[..., Engine], out: Path, clock: Clock
 ) -> None:
@@ -146,6 +149,22 @@ def test_age_and_inactivity_count_while_the_source_is_quiet(
     engine.tick()
     assert ids(out) == list(range(1, 31))
     assert len(files(out)) == 2
+
+
+def test_rows_are_seen_within_a_minute_by_default_while_more_come(
+    location: str, out: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the word for buckets may be Spark's."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    engine = Engine(location, FileSink(str(out), partition_by=["name"]), clock=clock)
+    engine.run(0, [7])
+    for number in range(1, 28):
+        clock.now += 2
+        engine.run(number, [7])
+    assert 7 in ids(out)
+    assert [file.parent.name for file in files(out)] == ["name=n7"]
+    with pytest.raises(ConfigError, match="bucket_by and partition_by are two words"):
+        FileSink(str(out), bucket_by="name", partition_by="name")
 
 
 def test_the_timer_plans_nothing_while_a_batch_is_being_written(
@@ -213,6 +232,7 @@ def test_a_quiet_bucket_is_completed_while_another_is_busy(
     assert [file.parent.name for file in files(out)] == ["name=n1"]
 
 
+@pytest.mark.contract("F5")
 def test_what_waited_when_the_driver_died_is_completed_by_its_successor(
     start: Callable[..., Engine], out: Path, clock: Clock
 ) -> None:
@@ -233,6 +253,7 @@ def test_what_waited_when_the_driver_died_is_completed_by_its_successor(
 # -- crashes ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.contract("F4", "F5")
 @pytest.mark.parametrize(
     "fault", ["commit.subtask=error", "commit.subtask=lost", "commit.mark=error", "commit.mark=lost"]
 )
@@ -340,6 +361,67 @@ def test_a_file_someone_took_away_is_not_made_again(start: Callable[..., Engine]
     engine.run(0, [1])
     engine.run(1, [2])
     assert ids(out) == [2]
+
+
+@pytest.mark.parametrize("taken", ["one", "all"])
+@pytest.mark.parametrize("fault", ["commit.subtask=lost@2", "commit.mark=error", "commit.mark=lost"])
+def test_a_file_that_was_seen_and_taken_away_before_the_driver_died_is_never_published_again(
+    start: Callable[..., Engine],
+    out: Path,
+    fault: str,
+    taken: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Somebody compacts at once: the rows would be there twice. Known by the announcement and the hidden file gone."""
+    engine = start(EACH, bucket_by="name")
+    engine.sinks[0].commit = _dying(engine.sinks[0].commit)
+    with armed(fault), pytest.raises(SystemExit):
+        engine.run(0, [1, 2], [3])
+    seen = files(out)
+    victims = seen[:1] if taken == "one" else seen
+    moved = sorted(i for file in victims for i in pa.parquet.read_table(file, partitioning=None)["id"].to_pylist())
+    for file in victims:
+        file.unlink()
+        file.parent.rmdir()
+    engine.restart(FileSink(str(out), rolling=EACH, bucket_by="name"))
+    engine.run(0, [1, 2], [3])
+    assert sorted(ids(out) + moved) == [1, 2, 3]
+    if fault != "commit.mark=lost":
+        assert f"{victims[0]} was completed before this start and is not there any more" in caplog.text
+    engine.run(1, [4])
+    assert sorted(ids(out) + moved) == [1, 2, 3, 4]
+    left = [path for path in (out / "_holdfast").rglob("*") if path.is_file()]
+    assert [path.parent.parent.name for path in left] == ["ledger"]
+
+
+@pytest.mark.parametrize("where", ["announce", "read_marks", "Show"])
+def test_a_paused_driver_that_goes_on_shows_nothing_that_a_reader_has_taken(
+    start: Callable[..., Engine], out: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """g1 pauses before it announces, before it looks at the mark, before it shows; meanwhile g2 does all of it."""
+    engine = start(EACH)
+    step = getattr(perform, where)
+    taken: list[Path] = []
+
+    def pausing(*arguments: Any) -> Any:
+        monkeypatch.setattr(perform, where, step)
+        engine.restart(FileSink(str(out), rolling=EACH))
+        engine.run(0, [1])
+        taken.extend(files(out))
+        taken[0].unlink()
+        return step(*arguments)
+
+    monkeypatch.setattr(perform, where, pausing)
+    zombie = engine.coordinator
+    engine.planned = 0
+    with pytest.raises(FencedError):
+        zombie.run(0, InProcessBatch([1]))
+    assert len(taken) == 1
+    assert files(out) == []
+    engine.run(1, [2])
+    assert ids(out) == [2]
+    left = [path for path in (out / "_holdfast").rglob("*") if path.is_file()]
+    assert [path.parent.parent.name for path in left] == ["ledger"]
 
 
 def test_merging_that_dies_is_repeated(start: Callable[..., Engine], out: Path) -> None:
@@ -580,6 +662,7 @@ def test_what_the_format_cannot_hold_is_refused_at_the_start(
 # -- readers ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.contract("F1")
 def test_arrow_duckdb_and_pandas_see_committed_rows_only(start: Callable[..., Engine], out: Path, clock: Clock) -> None:
     """F1: at any moment, hidden files of every kind around."""
     engine = start(Rolling(size=None, age="30s", inactivity=None), bucket_by=["name", TimeBucket("day=%d")])
@@ -623,6 +706,7 @@ def test_two_sinks_of_one_pipeline_may_share_a_folder(location: str, out: Path, 
 # -- flush ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.contract("F6")
 def test_flush_completes_what_a_dead_driver_left_and_its_successor_goes_on(
     start: Callable[..., Engine], out: Path, clock: Clock
 ) -> None:
@@ -689,3 +773,25 @@ def test_on_s3(bucket: str, clock: Clock) -> None:
     assert seen() == [1, 1, 2, 2, 3, 4, 5]
     left = FileSink(url)._folder("orders").storage.walk("_holdfast")
     assert [name for name in left if "/ledger/" not in name] == []
+
+
+def test_on_s3_an_object_that_was_seen_and_deleted_is_never_put_again(
+    bucket: str, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S3 has no rename: the object is a multipart upload until it is announced, and an upload is completed once."""
+    sink = FileSink(f"s3://{bucket}/out", rolling=EACH, bucket_by="name")
+    engine = Engine(f"s3://{bucket}/ck/holdfast", sink, clock=clock)
+    sink.commit = _dying(sink.commit)
+    with armed("commit.subtask=lost@2"), pytest.raises(SystemExit):
+        engine.run(0, [1, 2, 3])
+    storage = sink._folder("orders").storage
+    seen = [name for name in storage.walk("") if name.endswith(".parquet")]
+    assert len(seen) == 2, "two of three are shown, the third is an upload that is whole"
+    storage.delete(seen[0])
+    engine.restart(FileSink(f"s3://{bucket}/out", rolling=EACH, bucket_by="name"))
+    engine.run(0, [1, 2, 3])
+    left = [name for name in storage.walk("") if name.endswith(".parquet")]
+    assert len(left) == 2 and seen[0] not in left
+    assert f"{seen[0]} was completed before this start" in caplog.text
+    assert [name for name in storage.walk("_holdfast") if "/ledger/" not in name] == []
+    assert "Uploads" not in storage._fs.call_s3("list_multipart_uploads", Bucket=bucket)

@@ -13,6 +13,7 @@ from tests.unit.test_status_health import FAILED, beat, dead_pid, location, move
 __all__ = ["dead_pid", "location"]  # fixtures
 
 
+@pytest.mark.contract("S4")
 class TestHistory:
     @pytest.fixture
     def planned(self, location: Path) -> Path:

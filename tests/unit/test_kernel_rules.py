@@ -218,7 +218,7 @@ def test_rule_15_a_ledger_behind_the_commit_records_is_refused(location: str, en
     for number in range(3):
         engine.run(number, [number])
     run = engine.restart()
-    assert run.committed == {"prepared": Committed(2, run.committed["prepared"].at)}
+    assert run.committed == {"prepared": Committed(2, run.committed["prepared"].at, {0: 2})}
     check_ledger(run, "the ledger", {run.lineage: 2}, sink="prepared")
     for ledger in ({run.lineage: 1}, {}):
         with pytest.raises(RestoredEndpointError, match="accept-restored"):

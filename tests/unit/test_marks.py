@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.checkpoint.log import ACCEPT_RESTORED
 from holdfast.checkpoint.ports import Committed, Run
 from holdfast.committers.base import CheckpointCommitter
 from holdfast.committers.file import FileCheckpointCommitter
 from holdfast.committers.sql import SqlCheckpointCommitter
 from holdfast.connectors.stdout import StdoutSink
+from holdfast.core.model import RecordKind
 from holdfast.core.naming import job_id, operator_id
 from holdfast.errors import MarkError, RestoredEndpointError, StorageError, permanent
 from holdfast.sinks import write_ahead
@@ -196,6 +198,62 @@ def test_rule_15_marks_that_were_deleted_or_restored_are_refused(
     for _ in range(2):  # the first start makes the folder or table anew: that does not help the second
         with pytest.raises(RestoredEndpointError, match=r"none; but checkpoints 0 to 5"):
             opened(SendingSink(endpoint, make(tmp_path)), location, 5)
+
+
+@pytest.mark.parametrize("make", [make_file, make_sql], ids=["file", "sql"])
+def test_rule_15_a_backup_from_the_middle_of_a_checkpoint_does_not_look_complete(
+    make: Callable[[Path], CheckpointCommitter], location: str, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    """The newest mark of all is there, that of one subtask; those of the others are not."""
+
+    def sink() -> SendingSink:
+        return SendingSink(endpoint, make(tmp_path))
+
+    engine = Engine(location, sink())
+    engine.run(0, [1], [2], [3], [4])
+    committer = ready(make(tmp_path))
+    committer.set_job_id(job_id("orders", engine.log.lineage))
+    # The delivery of checkpoint 1, half way: one of its subtasks is marked.
+    committer.commit_checkpoint(0, 1)
+    committer.close()
+    shutil.copytree(tmp_path / "marks", tmp_path / "backup")
+    engine.run(1, [5], [6], [], [7])
+    engine.restart(sink())
+    shutil.rmtree(tmp_path / "marks")
+    shutil.copytree(tmp_path / "backup", tmp_path / "marks")
+    why = (
+        r"lacks marks of pipeline 'orders' for checkpoint 1 of subtask 1, 1 of subtask 3; .*--sink sending --accept-re"
+    )
+    with pytest.raises(RestoredEndpointError, match=why) as caught:
+        engine.restart(sink())
+    assert caught.value.behind == (1, 1)
+    assert caught.value.action == "operator"
+    order = {"sending": {"how": ACCEPT_RESTORED, "through": 1}}
+    known = engine.log.facts.decided[1]
+    engine.log.decide(1, known.sinks, (), timestamp=known.timestamp, state={}, kind=RecordKind.REPAIR, resolution=order)
+    engine.restart(sink())
+    engine.run(2, [8], [9])
+    engine.restart(sink())
+
+
+def test_rule_15_a_subtask_whose_last_rows_are_older_than_the_newest_checkpoint_is_asked_for_too(
+    location: str, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    """Files that are copied one by one while the query runs are not of one moment."""
+    engine = Engine(location, SendingSink(endpoint, make_file(tmp_path)))
+    engine.run(0, [1], [2])
+    engine.run(1, [3], [4])
+    engine.run(2, [5], [])
+    engine.run(3, [], [])
+    (mark,) = (tmp_path / "marks").glob("*/sending/1")
+    mark.write_text("0x0000000000000000")
+    with pytest.raises(RestoredEndpointError, match="for checkpoint 1 of subtask 1; but these were committed there"):
+        engine.restart(SendingSink(endpoint, make_file(tmp_path)))
+    mark.unlink()
+    with pytest.raises(RestoredEndpointError, match="for checkpoint 1 of subtask 1; but these were committed there"):
+        engine.restart(SendingSink(endpoint, make_file(tmp_path)))
+    mark.write_text("0x0000000000000001")
+    engine.restart(SendingSink(endpoint, make_file(tmp_path)))
 
 
 def test_rule_15_a_dropped_table_is_refused(location: str, endpoint: Endpoint, tmp_path: Path) -> None:

@@ -307,7 +307,10 @@ class _Fails:
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (EndpointConnectionError(endpoint_url="http://nowhere"), "Could not connect to the endpoint.*can be reached"),
+        (
+            EndpointConnectionError(endpoint_url="http://nowhere"),
+            "Could not connect to the endpoint.*does not answer: see",
+        ),
         (PermissionError(errno.EACCES, "Access Denied"), "Permission denied.*Access Denied.*change the owner"),
         (OSError(errno.EIO, "SlowDown"), r"Input/output error \(.*SlowDown"),
     ],

@@ -65,6 +65,7 @@ def stuck_at(engine: Engine, endpoint: Endpoint, error: Exception, *partitions: 
         engine.run(0, *(partitions or ([1, 2], [3])))
 
 
+@pytest.mark.contract("D4")
 class TestAnyError:
     @pytest.mark.parametrize(
         "error",
@@ -148,6 +149,7 @@ class TestAnyError:
         assert result.exit_code == 3 and "nothing to produce again" in result.stderr
 
 
+@pytest.mark.contract("D4")
 class TestWriteAhead:
     def backlog(self, tmp_path: Path, endpoint: Endpoint, sending: SendingSink) -> Engine:
         """Three checkpoints that the endpoint did not take; another sink took them."""

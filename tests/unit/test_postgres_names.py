@@ -76,7 +76,7 @@ def test_quotes_and_backslashes_are_escaped() -> None:
         ({"table": "a.b.c"}, "table must be"),
         ({"table": "two words"}, "put a name with a dot in quotes"),
         ({"table": "x" * 64}, "more than the 63 bytes"),
-        ({"mode": "merge"}, "mode must be one of ledger, two-phase, upsert, not 'merge'"),
+        ({"mode": "merge"}, "mode must be one of ledger, two-phase, upsert, append, not 'merge'"),
         ({"mode": "upsert"}, r"mode='upsert' needs key=\[...\]"),
         ({"mode": "upsert", "key": "id"}, r"key must be a list of columns: key=\['id'\]"),
         ({"key": ["id"]}, "key and order_by belong to mode='upsert'"),

@@ -87,16 +87,29 @@ def test_tasks_run_again_until_retry_is_over_and_then_the_error_goes_up(location
     assert audit([1], endpoint.rows).ok
 
 
+def test_refused_rows_are_looked_for_once_and_the_error_goes_up_without_waiting(
+    location: str, endpoint: Endpoint
+) -> None:
+    engine = Engine(location, PreparingSink(endpoint), retry=PATIENT)
+    endpoint.fail("write", *[RowError("no such day")] * 50)
+    batches: list[int] = []
+    with pytest.raises(RowError, match=r"no such day\. In checkpoint 0 1 of its 1 rows"):
+        engine.run(0, [1], on_task=batches.append)
+    assert batches == [0, 0]
+    assert engine.waits == []
+    assert engine.files("decisions") == []
+
+
 @pytest.mark.parametrize(
     "error",
-    [KeyError("a bug"), RowError("no such day"), SinkError("it refuses us", again=False), FencedError("another")],
+    [KeyError("a bug"), SinkError("it refuses us", again=False), FencedError("another")],
     ids=lambda error: type(error).__name__,
 )
 def test_what_trying_again_cannot_help_goes_up_at_once(location: str, endpoint: Endpoint, error: Exception) -> None:
     engine = Engine(location, PreparingSink(endpoint), retry=PATIENT)
     endpoint.fail("write", error)
     batches: list[int] = []
-    with pytest.raises((SinkError, RowError, FencedError), match=str(error.args[0])):
+    with pytest.raises((SinkError, FencedError), match=str(error.args[0])):
         engine.run(0, [1], on_task=batches.append)
     assert batches == [0]
     assert engine.waits == []

@@ -19,6 +19,7 @@ PUBLIC = {
     "CassandraSink",
     "CheckpointCommitter",
     "CheckpointStats",
+    "DeadLetters",
     "FileCheckpointCommitter",
     "FileSink",
     "HoldfastError",
@@ -43,6 +44,7 @@ PUBLIC = {
     "current_task",
     "parse_token",
     "read_kafka",
+    "route",
     "session",
     "write_stream",
 }

@@ -173,8 +173,8 @@ class TestStop:
         engine.restart()
 
         class Restless(InProcessBatch):
-            def digests(self):  # type: ignore[no-untyped-def]
-                seen = super().digests()
+            def digests(self, sink):  # type: ignore[no-untyped-def]
+                seen = super().digests(sink)
                 self.partitions = ([2, 9], [3])
                 return seen
 

@@ -92,6 +92,7 @@ class TestShow:
         assert "3 rows of checkpoint 0 are missing in sink 'prepared' for ever" in stuck["ways"]["give-up"]
         assert snapshot(engine.location) == before
 
+    @pytest.mark.contract("D4")
     def test_status_shows_it_and_exits_with_1(self, engine, endpoint, tmp_path) -> None:
         get_stuck(engine, endpoint)
         result = run("status", tmp_path, "--json")
@@ -164,8 +165,8 @@ class TestWaysOut:
         """A query with rand() gives other rows each time: the order must end it all the same."""
 
         class Restless(InProcessBatch):
-            def digests(self):  # type: ignore[no-untyped-def]
-                seen = super().digests()
+            def digests(self, sink):  # type: ignore[no-untyped-def]
+                seen = super().digests(sink)
                 self.partitions = ([3], [1, 8], [4])
                 return seen
 

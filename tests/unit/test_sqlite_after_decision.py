@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import pickle
 import re
@@ -112,6 +113,21 @@ def test_nested_values_json_has_no_words_for_are_text(rig: Rig) -> None:
     engine = rig.engine(schema)
     engine.run(0, keyed(({"b": b"\x00\xff", "f": [1.5, float("nan"), float("inf"), float("-inf")]},), schema=schema))
     assert rig.execute("SELECT v FROM rows") == [('{"b": "AP8=", "f": [1.5, "NaN", "Infinity", "-Infinity"]}',)]
+    # SQLite takes it for JSON, and finds its way in it.
+    assert rig.execute("SELECT json_valid(v), v ->> '$.b', v ->> '$.f[1]' FROM rows") == [(1, "AP8=", "NaN")]
+
+
+def test_a_nested_moment_has_the_text_it_has_in_a_column_of_its_own_whatever_the_sessions_time_zone(rig: Rig) -> None:
+    moment = datetime.datetime(2026, 7, 1, 12, 30, tzinfo=datetime.UTC)
+    kinds = [pa.timestamp("us", "Europe/Berlin"), pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.time64("us")]
+    values = [moment, moment, moment.replace(tzinfo=None), moment.time()]
+    columns = [pa.array([value], kind) for value, kind in zip(values, kinds, strict=True)]
+    lists = [pa.array([[value]], pa.list_(kind)) for value, kind in zip(values, kinds, strict=True)]
+    batch = pa.RecordBatch.from_arrays([*columns, *lists], [*"abcd", *"wxyz"])
+    rig.engine(batch.schema).run(0, [batch])
+    ((a, b, c, d),) = rig.execute("SELECT a, b, c, d FROM rows")
+    assert a == b == "2026-07-01 12:30:00.000000Z"
+    assert rig.execute("SELECT w ->> 0, x ->> 0, y ->> 0, z ->> 0 FROM rows") == [(a, b, c, d)]
 
 
 def test_rows_decided_by_the_first_version_are_still_committed(rig: Rig) -> None:

@@ -264,14 +264,14 @@ def test_values_of_every_type_keep_their_meaning(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        (("", "t"), {}, "path must name a file"),
+        (("", "t"), {}, "path must be the path of a file"),
         ((":memory:", "t"), {}, "path must name a file.*executors open it too"),
-        ((5, "t"), {}, "path must name a file"),
+        ((5, "t"), {}, "path must be the path of a file"),
         (("f", ""), {}, "table must be the name"),
         (("f", "a\0"), {}, "table must be the name"),
         (("f", "sqlite_x"), {}, "not begin with sqlite_ or holdfast_"),
         (("f", "HOLDFAST_LEDGER"), {}, "not begin with sqlite_ or holdfast_"),
-        (("f", "t"), {"mode": "merge"}, "mode must be one of ledger, upsert, not 'merge'"),
+        (("f", "t"), {"mode": "merge"}, "mode must be one of ledger, upsert, append, not 'merge'"),
         (("f", "t"), {"mode": "upsert"}, r"mode='upsert' needs key=\["),
         (("f", "t"), {"mode": "upsert", "key": "id"}, r"key must be a list of columns: key=\['id'\]"),
         (("f", "t"), {"key": ["id"]}, "key and order_by belong to mode='upsert'"),

@@ -82,6 +82,7 @@ def dead_pid() -> int:
 FAILED = {"type": "LostError", "message": "rows are gone\nlong story", "action": "operator"}
 
 
+@pytest.mark.contract("R7")
 class TestDriver:
     def test_one_that_runs_and_keeps_up_is_healthy(self, location) -> None:
         log = start(location)
@@ -174,6 +175,7 @@ class TestDriver:
         assert shown(location)[1]["owner"]["state"] == "starting"
 
 
+@pytest.mark.contract("R7")
 class TestTrouble:
     def test_a_crash_loop_is_degraded_even_while_it_runs(self, location) -> None:
         for _ in range(3):

@@ -15,6 +15,7 @@ from typing import Any
 
 from holdfast.checkpoint import orders, refusals
 from holdfast.checkpoint.again import SendAgain
+from holdfast.checkpoint.bad_rows import Letters
 from holdfast.checkpoint.delivery import Delivery
 from holdfast.checkpoint.guard import guarded
 from holdfast.checkpoint.log import CheckpointLog
@@ -36,6 +37,8 @@ from holdfast.core.states import Event, State, advance
 from holdfast.errors import FencedError, HoldfastError, LostError, UndeliveredError, first_line
 
 logger = logging.getLogger("holdfast")
+#: Seconds for which a batch waits for a sink that is delivering a backlog as large as it may be.
+BACKLOG_PATIENCE = 30.0
 
 
 class Coordinator:
@@ -52,6 +55,7 @@ class Coordinator:
         retry: Retry | None = None,
         bounded: bool = False,
         drain_timeout: float = 60.0,
+        letters: Letters | None = None,
         loops: Loops | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -65,10 +69,10 @@ class Coordinator:
         #: what endpoints dropped after the decision
         self._lost: dict[Commit, LostError] = {}
         self._sending = SendAgain(log)
-        self._repairs = Repairs(log, {s.name: s for s in sinks}, self._lost)
+        self._repairs = Repairs(log, {s.name: s for s in sinks}, self._lost, letters)
         self.deliveries: list[Delivery] = []
         self._preparation = Preparation(
-            self._set, tasks, retry=self._retry, loops=self._loops, clock=clock, undo=self._abort
+            self._set, tasks, retry=self._retry, loops=self._loops, clock=clock, undo=self._abort, letters=letters
         )
         #: held by a batch until it returns, and by a loop for a chore: neither may plan while the other does
         self._idle = threading.Lock()
@@ -263,7 +267,7 @@ class Coordinator:
         started, state = clock.started, State.RUNNING
         try:
             self._sweeps.perform(Moment.BATCH)
-            refusals.check_backlog(self._log, self._sinks, {d.sink.name: d.problem for d in self.deliveries})
+            self._make_room()
             with clock.phase("tasks"):
                 prepared = self._preparation.run(self.run_info, checkpoint_id, batch, started)
         except BaseException as error:
@@ -284,6 +288,18 @@ class Coordinator:
         self._repair(checkpoint_id, batch, clock)
         self._story.decided(checkpoint_id, state, clock, prepared.reports, decided)
         self._drain_if_bounded(checkpoint_id)
+
+    def _make_room(self) -> None:
+        """A full backlog ends the query, unless its sink is just delivering it, as after a restart (W6, W7)."""
+
+        def settled() -> bool:
+            full = refusals.full_backlogs(self._log, self._sinks)
+            return self.failure is not None or not any(d.sink.name in full and not d.problem for d in self.deliveries)
+
+        self._loops.wake()
+        self._loops.wait(settled, BACKLOG_PATIENCE)
+        self._raise_failure()
+        refusals.check_backlog(self._log, self._sinks, {d.sink.name: d.problem for d in self.deliveries})
 
     def _decide(self, checkpoint_id: CheckpointId, prepared: Prepared, started: int) -> Decided:
         names = [sink.name for sink in self._sinks]

@@ -1,7 +1,8 @@
 """Statistics of every checkpoint, kept for as long as the checkpoint location.
 
 Entries go to segments `history/<generation>.<n>.jsonl` of at most 100 lines, so that one more checkpoint costs the same
-after a million. A later entry of a checkpoint adds to an earlier one. Nothing is decided by them.
+after a million. A later entry of a checkpoint adds to an earlier one. Nothing is decided by them. Of the newest
+`history_retain` checkpoints all are kept; a segment goes when every checkpoint in it is older.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from holdfast.checkpoint.log import HISTORY_RETAIN
 from holdfast.checkpoint.records import decode_with
 from holdfast.checkpoint.runs import DEAD, newest_driver, owner_of
+from holdfast.checkpoint.slots import newest_generation
 from holdfast.checkpoint.storage import Storage, open_storage
+from holdfast.core.paths import AnyPath, path_text
 from holdfast.core.states import State
 from holdfast.errors import RecordError
 
@@ -51,10 +55,12 @@ class CheckpointStats:
 class History:
     """The statistics one run writes."""
 
-    def __init__(self, storage: Storage, generation: int, *, segment: int = 0) -> None:
+    def __init__(self, storage: Storage, generation: int, *, segment: int = 0, retain: int = HISTORY_RETAIN) -> None:
         self._storage = storage
         self._generation = generation
-        self._segment = segment
+        self._segment, self._retain = segment, retain
+        # Looking for old segments lists them all: each time one is full, and in every hundredth of shorter runs.
+        self._look = generation % SEGMENT == 0
         self._lines: list[bytes] = []
         # Batches and the timer both add; at the end of a segment one would write the other's line nowhere.
         self._lock = threading.Lock()
@@ -68,7 +74,31 @@ class History:
             name = f"history/{self._generation}.{self._segment}.jsonl"
             self._storage.replace(name, b"\n".join(self._lines) + b"\n")
             if len(self._lines) >= SEGMENT:
-                self._segment, self._lines = self._segment + 1, []
+                self._segment, self._lines, self._look = self._segment + 1, [], True
+            if self._look:
+                self._look = False
+                _forget(self._storage, checkpoint_id - self._retain)
+
+
+def _segments(storage: Storage) -> list[re.Match[str]]:
+    found = [match for match in map(_SEGMENT_NAME.fullmatch, storage.names("history")) if match]
+    return sorted(found, key=lambda match: (int(match[1]), int(match[2])))
+
+
+def _forget(storage: Storage, through: int) -> None:
+    """Remove segments, the oldest first, until one has a checkpoint after `through`."""
+    if through < 0:
+        return
+    for match in _segments(storage):
+        name = f"history/{match[0]}"
+        try:
+            if any(json.loads(line)["checkpoint_id"] > through for line in storage.read(name).splitlines()):
+                return
+        except FileNotFoundError:
+            continue  # another driver forgets, too
+        except (ValueError, KeyError, TypeError):
+            return  # it is damaged, and `holdfast history` says so
+        storage.delete(name)
 
 
 def log_location(checkpoint_location: str) -> str:
@@ -76,18 +106,21 @@ def log_location(checkpoint_location: str) -> str:
     return checkpoint_location.rstrip("/") + "/holdfast"
 
 
-def checkpoints(checkpoint_location: str, *, last: int | None = None) -> list[CheckpointStats]:
+def checkpoints(checkpoint_location: AnyPath, *, last: int | None = None) -> list[CheckpointStats]:
     """Statistics of the checkpoints at a location, oldest first; reads files only, so the query may be dead.
 
     `last` limits it to the newest ones and reads no more than it must.
     """
-    storage = open_storage(log_location(checkpoint_location))
-    segments = [m for m in map(_SEGMENT_NAME.fullmatch, storage.names("history")) if m]
-    segments.sort(key=lambda m: (int(m[1]), int(m[2])))
+    location = path_text("checkpoint_location", checkpoint_location, "a path or URL")
+    storage = open_storage(log_location(location))
     merged: dict[int, dict[str, Any]] = {}
     known = {f.name for f in fields(CheckpointStats)}
-    for match in reversed(segments):
-        for line in reversed(storage.read(f"history/{match[0]}").splitlines()):
+    for match in reversed(_segments(storage)):
+        try:
+            data = storage.read(f"history/{match[0]}")
+        except FileNotFoundError:
+            continue  # it was old enough to be forgotten just now
+        for line in reversed(data.splitlines()):
             try:
                 entry = {k: v for k, v in json.loads(line).items() if k in known}
             except ValueError as error:
@@ -98,7 +131,7 @@ def checkpoints(checkpoint_location: str, *, last: int | None = None) -> list[Ch
             merged[entry["checkpoint_id"]] = entry | newer | _summed(entry, newer)
         if last is not None and len(merged) > last:
             break
-    running = _running(checkpoint_location)
+    running = _running(location)
     if running is not None and running not in merged:
         merged[running] = {"checkpoint_id": running, **_under_way(storage)}
     found = [CheckpointStats(**merged[key]) for key in sorted(merged)]
@@ -128,7 +161,7 @@ def engine_position(checkpoint_location: str) -> tuple[int | None, int | None]:
 
 def _under_way(storage: Storage) -> dict[str, Any]:
     """Of a batch that Spark has planned and nobody has finished: whether a driver is at it, or was."""
-    newest = newest_driver(storage, [int(n) for n in storage.names("generations") if _NUMBER.fullmatch(n)])
+    newest = newest_driver(storage, range(newest_generation(storage) + 1))
     if newest is None:
         return {"status": State.RUNNING}
     generation, run = newest

@@ -10,18 +10,19 @@ is read is replaced as a whole, never changed under a reader.
 from __future__ import annotations
 
 import os
-import re
 import socket
 import threading
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from holdfast.checkpoint import records
+from holdfast.checkpoint.lineage import Lineage, open_lineage
 from holdfast.checkpoint.ports import Committed
+from holdfast.checkpoint.slots import SHARD, Slots, claim_name, folder_for
 from holdfast.checkpoint.storage import Storage
 from holdfast.core import fence
 from holdfast.core.model import CheckpointId, Committable, Decided, Record, RecordKind, Slot, fold
@@ -29,9 +30,8 @@ from holdfast.core.naming import escape
 from holdfast.core.recovery import Facts
 from holdfast.errors import ConfigError, FencedError, RecordError, UnsafeStorageError
 
-_SLOT = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.json")
-_GENERATION = re.compile(r"0|[1-9]\d*")
-RETAIN = 100
+#: complete checkpoints that are kept, and those whose statistics are
+RETAIN, HISTORY_RETAIN = 100, 100_000
 #: an operator's order: the endpoint was restored, and what it lacks up to `through` is not expected of it
 ACCEPT_RESTORED, THROUGH = "accept-restored", "through"
 
@@ -43,12 +43,14 @@ class _VanishedError(RecordError):
 class CheckpointLog:
     """The durable memory of one pipeline, at `<checkpoint_location>/holdfast`."""
 
-    def __init__(self, storage: Storage, pipeline: str, *, retain: int = RETAIN) -> None:
+    def __init__(
+        self, storage: Storage, pipeline: str, *, retain: int = RETAIN, history_retain: int = HISTORY_RETAIN
+    ) -> None:
         if retain < 1:
             raise ConfigError(f"retain must be at least 1, not {retain}")
+        self.history_retain = history_retain
         self.storage = storage
         self.pipeline = pipeline
-        self.lineage = ""
         self.generation = -1
         self._retain = retain
         self._records: dict[Slot, Record] = {}
@@ -57,10 +59,8 @@ class CheckpointLog:
         self._commits: dict[CheckpointId, dict[str, int]] = {}
         self._next = Slot(-1, 0)
         self._writing = threading.RLock()
-        #: since which generation the lineage is the one it is: commit records before it speak of another ledger
-        self._since = 0
-        #: a take-over has begun, and what it sets aside may not be swept yet
-        self.taking_over = False
+        self._identity = Lineage(pipeline)
+        self._slots = Slots(storage)
         #: the store did not say whether the last record was written: only a new start can tell what is decided
         self.in_doubt = False
 
@@ -68,7 +68,7 @@ class CheckpointLog:
 
     def start(self) -> None:
         """Claim a generation, fence all older ones, and only then read what is decided (rule 1)."""
-        self.lineage = self._open_lineage()
+        self._identity = open_lineage(self.storage, self.pipeline)
         # Damage is found before anything is written, and before a driver that is at work is fenced for nothing.
         with suppress(_VanishedError):
             self.load()
@@ -76,48 +76,42 @@ class CheckpointLog:
         self._next = Slot(self.generation, 0)
         self._fence()
         self.load()
-        for folder in ("", "generations", "decisions", "commits", "history"):
-            self.storage.tidy(folder)
+        # Only now: below it nobody looks for an open slot, or for a decision, ever again.
+        kept = {r.slot.generation for r in self._records.values() if r.kind is not RecordKind.ABORT}
+        self._slots.raise_floor(self.generation, sorted(g for g in kept if g < self.generation))
+        self._tidy()
 
-    def _open_lineage(self) -> str:
-        name = "lineage.json"
-        try:
-            data = self.storage.read(name)
-        except FileNotFoundError:
-            body = {"pipeline": self.pipeline, "lineage": uuid.uuid4().hex}
-            self.storage.create(name, records.encode("lineage", records.new_nonce(), body))
-            data = self.storage.read(name)
-        found = records.decode_with(("pipeline", "lineage"), data, self._where(name), "lineage")
-        self._since, self.taking_over = int(found.get("since", 0)), bool(found.get("taking_over", False))
-        if found["pipeline"] != self.pipeline:
-            raise ConfigError(
-                f"checkpoint location {self.storage.url} belongs to pipeline {found['pipeline']!r}, not "
-                f"{self.pipeline!r}: use that name, or give this pipeline a checkpoint location of its own"
-            )
-        return str(found["lineage"])
+    def _tidy(self) -> None:
+        """Remove what killed writers left; from folders that grow with each start, at every hundredth."""
+        rarely = ("generations", "history") if self.generation % SHARD == 0 else ()
+        for folder in ("", "commits", "floors", self._slots.folder(self.generation), *rarely):
+            self.storage.tidy(folder)
 
     def replace_lineage(self) -> None:
         """Give this location a new lineage: what a take-over does, so that ledgers of the old one are set aside."""
-        self.lineage, self._since, self.taking_over = uuid.uuid4().hex, self.generation, True
-        self._write_lineage()
+        self._identity = self._identity.taken_over(self.generation).write(self.storage)
 
     def finish_take_over(self) -> None:
         """What the take-over sets aside is swept: the next start need not do it again."""
         if self.taking_over:
-            self.taking_over = False
-            self._write_lineage()
+            self._identity = replace(self._identity, taking_over=False).write(self.storage)
 
-    def _write_lineage(self) -> None:
-        body = {"pipeline": self.pipeline, "lineage": self.lineage, "since": self._since}
-        body |= {"taking_over": True} if self.taking_over else {}
-        self.storage.replace("lineage.json", records.encode("lineage", records.new_nonce(), body))
+    @property
+    def lineage(self) -> str:
+        """The uuid of this location."""
+        return self._identity.uuid
+
+    @property
+    def taking_over(self) -> bool:
+        """A take-over has begun, and what it sets aside may not be swept yet."""
+        return self._identity.taking_over
 
     def _claim(self) -> int:
         owner = {"host": socket.gethostname(), "pid": os.getpid(), "started": int(time.time() * 1000)}
         while True:
-            number = fence.next_generation(self.generations())
-            name, nonce = f"generations/{number}", records.new_nonce()
-            if not self._create(name, "generation", nonce, owner):
+            number = fence.next_generation(self._slots.open())
+            name, nonce = claim_name(number), records.new_nonce()
+            if not self._create(name, "generation", nonce, {**owner, "slots": folder_for(number)}):
                 continue
             if self.storage.create(name, b"a store that accepts this overwrites decisions"):
                 self.storage.delete(name)
@@ -128,7 +122,7 @@ class CheckpointLog:
             return number
 
     def _fence(self) -> None:
-        generations, slots = self.generations(), self._list_slots()
+        generations, slots = self._slots.open(), self._slots.list()
         last = {s.generation: s for s in sorted(slots)}
         aborted = [g for g, s in last.items() if self._read(s).kind is RecordKind.ABORT]
         for slot in fence.slots_to_fence(self.generation, generations, slots, aborted):
@@ -137,7 +131,7 @@ class CheckpointLog:
     def _fill_with_abort(self, slot: Slot) -> None:
         """Fill the slot, or find it just decided and go one further; the owner stops at its first filled slot."""
         body = records.record_to_body(Record(slot, RecordKind.ABORT)) | {"by_generation": self.generation}
-        while not self._create(slot_name(slot), RecordKind.ABORT, records.new_nonce(), body):
+        while not self._create(self._slots.name(slot), RecordKind.ABORT, records.new_nonce(), body):
             if self._read(slot).kind is RecordKind.ABORT:
                 return
             slot = slot.next()
@@ -147,7 +141,7 @@ class CheckpointLog:
         # Commits first: an older driver may be pruning, which removes a slot and then its commits. In the other order a
         # slot read earlier would stand without its commits, as if it were still owed.
         names = self.storage.names("commits")
-        slots = self._list_slots()
+        slots = self._slots.list()
         commits: dict[CheckpointId, dict[str, int]] = {}
         with ThreadPoolExecutor(max_workers=16) as pool:
             self._records = {record.slot: record for record in pool.map(self._read, slots)}
@@ -176,27 +170,31 @@ class CheckpointLog:
         """
         found: dict[str, Committed] = {}
         accepted: dict[str, CheckpointId] = {}
-        for number, decided in self._decided.items():
+        for decided in self._decided.values():
             for sink, order in decided.resolution.items():
                 accepted[sink] = max(accepted.get(sink, -1), order.get(THROUGH, -1))
+        for number, decided in self._decided.items():  # in order
             for sink, generation in self._commits.get(number, {}).items():
-                if generation >= self._since and decided.of(sink):
-                    found[sink] = Committed(number, decided.timestamp)
-        return {sink: known for sink, known in found.items() if known.checkpoint_id > accepted.get(sink, -1)}
+                mine = decided.of(sink)
+                if generation >= self._identity.since and mine and number > accepted.get(sink, -1):
+                    before = found[sink].subtasks if sink in found else {}
+                    subtasks = {**before, **dict.fromkeys(map(_writer, mine), number)}
+                    found[sink] = Committed(number, decided.timestamp, subtasks)
+        return found
 
     def repairs(self, checkpoint_id: CheckpointId) -> int:
         """How many repairs of this checkpoint are recorded."""
         kinds = [r.kind for r in tuple(self._records.values()) if r.checkpoint_id == checkpoint_id]
         return kinds.count(RecordKind.REPAIR)
 
-    def generations(self) -> list[int]:
+    def generations(self) -> range:
         """Every generation ever claimed."""
-        return sorted(int(name) for name in self.storage.names("generations") if _GENERATION.fullmatch(name))
+        return range(self._slots.newest() + 1)
 
     def ensure_not_fenced(self) -> None:
         """Raise when a newer generation exists. They are claimed one by one, so it is enough to look for the next."""
         successor = self.generation + 1
-        claimed = [self.generation, *([successor] if self._find(f"generations/{successor}") is not None else [])]
+        claimed = [self.generation, *([successor] if self._find(claim_name(successor)) is not None else [])]
         if not fence.may_decide(self.generation, claimed):
             raise self._fenced(successor)
 
@@ -224,11 +222,11 @@ class CheckpointLog:
         assert checkpoint_id is not None
         body = records.record_to_body(record)
         self.in_doubt = True
-        created = self._create(slot_name(self._next), kind, records.new_nonce(), body)
+        created = self._create(self._slots.name(self._next), kind, records.new_nonce(), body)
         if not created:
-            newest = max(self.generations())
+            newest = self._slots.newest()
             if newest == self.generation:
-                where = self._where(slot_name(self._next))
+                where = self._where(self._slots.name(self._next))
                 raise RecordError(f"{where} was written by this driver, but the store did not say so: start again")
             raise self._fenced(newest)
         self.in_doubt = False
@@ -273,11 +271,11 @@ class CheckpointLog:
     def _prune(self) -> None:
         gone, slots = fence.prunable(self._records.values(), self._commits, self._retain)
         for slot in slots:
-            self.storage.delete(slot_name(slot))
+            self.storage.delete(self._slots.name(slot))
             del self._records[slot]
-        if slots:
-            # Were the commits' removal durable and the slots' not, a power cut would leave decisions that seem owed.
-            self.storage.sync("decisions")
+        # Were the commits' removal durable and the slots' not, a power cut would leave decisions that seem owed.
+        for folder in sorted({self._slots.folder(slot.generation) for slot in slots}):
+            self.storage.sync(folder)
         self._decided = {k: v for k, v in self._decided.items() if k not in gone}
         first = min(self._decided, default=0)
         old, self._commits = self._commits, {k: v for k, v in self._commits.items() if k >= first}
@@ -305,18 +303,9 @@ class CheckpointLog:
         except FileNotFoundError:
             return None
 
-    def _list_slots(self) -> list[Slot]:
-        slots = []
-        for name in self.storage.names("decisions"):
-            match = _SLOT.fullmatch(name)
-            if match is None:
-                raise records.damaged(self._where(f"decisions/{name}"), "its name is not that of a decision slot")
-            slots.append(Slot(int(match[1]), int(match[2])))
-        return sorted(slots)
-
     def _read(self, slot: Slot) -> Record:
         if slot not in self._records:
-            name = slot_name(slot)
+            name = self._slots.name(slot)
             self._records[slot] = records.record_from_bytes(slot, self._read_file(name), self._where(name))
         return self._records[slot]
 
@@ -337,7 +326,7 @@ class CheckpointLog:
             ) from None
 
     def _fenced(self, by: int) -> FencedError:
-        path = f"generations/{by}"
+        path = claim_name(by)
         owner = records.decode_with(("host", "pid"), self.storage.read(path), self._where(path), "generation")
         return FencedError(
             f"checkpoint location {self.storage.url} was taken over by another driver (generation {by}, process "
@@ -353,11 +342,12 @@ def _commit_file(checkpoint_id: CheckpointId, sink: str) -> str:
     return f"{checkpoint_id}.{escape(sink)}.json"
 
 
+def _writer(committable: Committable) -> int:
+    """The subtask that prepared it; a repair keeps the number of what it replaces, and the work says its own."""
+    data = committable.data
+    return int(data.get("subtask", committable.subtask)) if isinstance(data, Mapping) else committable.subtask
+
+
 def commit_name(checkpoint_id: CheckpointId, sink: str) -> str:
     """Where it is recorded that a sink has committed a checkpoint."""
     return f"commits/{_commit_file(checkpoint_id, sink)}"
-
-
-def slot_name(slot: Slot) -> str:
-    """Where a slot's record is."""
-    return f"decisions/{slot.generation}.{slot.index}.json"

@@ -6,11 +6,12 @@ import errno
 import io
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from typing import Any, BinaryIO, cast
 
+from holdfast.checkpoint import s3a, uploads
 from holdfast.checkpoint.storage import check_below
 from holdfast.checkpoint.trouble import told
 from holdfast.errors import ConfigError, MissingExtraError, UnsafeStorageError
@@ -22,20 +23,22 @@ _CONFLICT_WAITS = (0.1, 0.2, 0.4, 0.8)
 
 
 @lru_cache(maxsize=8)
-def _file_system(scheme: str, *_key: object) -> Any:
+def _file_system(scheme: str, hadoop: bool, *_key: object) -> Any:
     import fsspec
 
+    options = s3a.client_options() if hadoop else {}
     # Not from fsspec's own cache of clients: that one does not know the environment, and keeps an old endpoint.
-    return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True)
+    return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True, **options)
 
 
-def _open_file_system(scheme: str) -> Any:
+def _open_file_system(scheme: str, *, hadoop: bool) -> Any:
     """One client a process: making one costs hundreds of milliseconds, and every task opens the store several times.
 
     Never shared with a forked child, and made anew when the environment points elsewhere.
     """
     environment = sorted((k, v) for k, v in os.environ.items() if k.startswith("AWS_"))
-    return _file_system(scheme, os.getpid(), *environment)
+    spark = sorted(s3a.given().items()) if hadoop else []
+    return _file_system(scheme, hadoop, os.getpid(), *environment, *spark)
 
 
 class ObjectStorage:
@@ -43,9 +46,10 @@ class ObjectStorage:
 
     def __init__(self, location: str) -> None:
         scheme, _, rest = location.partition("://")
+        hadoop = scheme == "s3a"
         scheme = {"s3a": "s3", "s3n": "s3"}.get(scheme, scheme)
         try:
-            self._fs = _open_file_system(scheme)
+            self._fs = _open_file_system(scheme, hadoop=hadoop)
         except ImportError as error:
             extra = _EXTRAS.get(scheme)
             remedy = f"pip install 'holdfast[{extra}]'" if extra else str(error)
@@ -149,6 +153,37 @@ class ObjectStorage:
         """See Storage."""
         with self._told(name, "read", absent=True):
             return cast(BinaryIO, _Download(self._fs.open(self._path(name), "rb"), f"{self.url}/{name}"))
+
+    @property
+    def has_uploads(self) -> bool:
+        """Whether a file can be finished here without being seen."""
+        return uploads.supported(self._fs)
+
+    @contextmanager
+    def upload(self, name: str) -> Iterator[tuple[BinaryIO, dict[str, Any]]]:
+        """Write a file that is not seen until `finish_upload` is given what is in the dict when the block has ended."""
+        pieces: dict[str, Any] = {}
+        with self._told(name, "written"), uploads.begin(self._fs, self._path(name), pieces) as file:
+            yield cast(BinaryIO, _Upload(file, f"{self.url}/{name}")), pieces
+
+    def finish_upload(self, name: str, pieces: Mapping[str, Any]) -> bool:
+        """Make an upload a file; False when that was done before."""
+        with self._told(name, "written"):
+            return uploads.complete(self._fs, self._path(name), pieces)
+
+    def abort_upload(self, name: str, pieces: Mapping[str, Any]) -> None:
+        """Give an upload up."""
+        with self._told(name, "removed"):
+            uploads.abort(self._fs, self._path(name), pieces)
+
+    def move(self, source: str, name: str) -> bool:
+        """Give a file another name, in two steps: without uploads there is no other way. False: it has it already."""
+        with self._told(name, "written"):
+            if not self._fs.exists(self._path(source)):
+                return False
+            self._fs.cp_file(self._path(source), self._path(name))
+            self._fs.rm_file(self._path(source))
+            return True
 
     def size(self, name: str) -> int:
         """See Storage."""

@@ -20,6 +20,8 @@ class Committed:
     checkpoint_id: CheckpointId
     #: when it was decided, in milliseconds since the epoch: ledgers that forget need not know it for ever
     at: int
+    #: subtask -> the newest checkpoint with rows of it: ledgers that mark each subtask must know each
+    subtasks: Mapping[int, CheckpointId] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Run:
     last_decided: CheckpointId | None = None
     #: the user wants this location to own the pipeline name, whatever ledgers say
     take_over: bool = False
-    #: pyarrow.Schema of the rows, or None when it is not known
+    #: pyarrow.Schema of the sink's own rows, or None when it is not known
     schema: Any = None
     #: sink -> the newest checkpoint with rows of it that a commit record says is committed (rule 15)
     committed: Mapping[str, Committed] = field(default_factory=dict)
@@ -58,8 +60,26 @@ class SubtaskReport:
     rows: int
     bytes: int
     committables: tuple[Committable, ...]
-    #: order-free, over all rows; None when no sink asked for it
-    digest: str | None = None
+    #: sink -> its own rows, and their order-free digest, None when it did not ask for it; those without rows are absent
+    written: Mapping[str, tuple[int, str | None]] = field(default_factory=dict)
+    #: rows that a sink refused or a route rejected, once for each sink
+    bad: int = 0
+    #: whether a sink refused some
+    refused: bool = False
+    #: the first of them: sink, column, reason, content, message
+    first_bad: tuple[Mapping[str, Any], ...] = ()
+
+    @staticmethod
+    def parse(body: Mapping[str, Any]) -> SubtaskReport:
+        """One that has become JSON on its way."""
+        committables = tuple(Committable(**c) for c in body["committables"])
+        written = {sink: (rows, digest) for sink, (rows, digest) in body["written"].items()}
+        first = tuple(body["first_bad"])
+        return SubtaskReport(**{**body, "committables": committables, "written": written, "first_bad": first})
+
+    def rows_of(self, sink: str) -> int:
+        """How many rows this sink got."""
+        return self.written[sink][0] if sink in self.written else 0
 
 
 class Tasks(Protocol):
@@ -81,14 +101,16 @@ class Batch(Protocol):
         *,
         only: Collection[int] | None = None,
         repair: int = 0,
+        careful: bool = False,
     ) -> list[SubtaskReport]:
         """Write every partition, or `only` some, to every sink in one pass, pre-commit, and report.
 
         `repair` counts the repairs of this checkpoint: names at endpoints must not meet those of earlier ones.
+        `careful`: find the rows that a sink refuses, and leave them out; else its RowError goes up.
         """
 
-    def digests(self) -> list[Replayed]:
-        """Rows and digest of every partition that has rows, written nowhere: what a repair compares."""
+    def digests(self, sink: str) -> list[Replayed]:
+        """Rows and digest of every partition that has rows of this sink, written nowhere: what a repair compares."""
 
     def drain(self) -> None:
         """Run the batch into nothing, so that the engine's state and watermark advance."""
@@ -126,6 +148,9 @@ class Sink(Protocol):
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
     ) -> Outcome | None:
         """Make it visible; idempotent."""
+
+    def as_decided(self, committables: Sequence[Mapping[str, Any]]) -> Any:
+        """The sink that writes lost work anew, as it was decided (rule 16)."""
 
     def rows_of(self, committables: Sequence[Mapping[str, Any]]) -> Iterator[Any] | None:
         """The rows of prepared work as record batches, when an operator gives them up; None: they cannot be read."""

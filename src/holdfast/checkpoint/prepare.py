@@ -7,19 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.checkpoint.bad_rows import Letters, check
 from holdfast.checkpoint.guard import described, guarded
 from holdfast.checkpoint.loops import Loops
 from holdfast.checkpoint.ports import Batch, Run, Sink, SubtaskReport, Tasks
 from holdfast.checkpoint.sinkset import SinkSet
 from holdfast.core.model import CheckpointId, Committable
 from holdfast.core.retry import Retry
-from holdfast.errors import ConfigError, EngineError, HoldfastError, NotPreparedError, SinkError, first_line
+from holdfast.errors import ConfigError, EngineError, HoldfastError, NotPreparedError, RowError, SinkError, first_line
 
 logger = logging.getLogger("holdfast")
 #: Prepared work of an endpoint without a timeout is asked for again when the tasks took longer than this, in seconds.
 COULD_BE_GONE = 30.0
 #: How often a batch runs again because an endpoint dropped what its tasks had prepared.
 RERUNS = 2
+#: For how many checkpoints after one with refused rows tasks look for such rows at once, instead of in a second run.
+CAREFUL = 10
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,13 @@ class Preparation:
         loops: Loops,
         clock: Callable[[], float],
         undo: Callable[[CheckpointId, BaseException], None],
+        letters: Letters | None = None,
     ) -> None:
         self._set, self._sinks, self._tasks = sinks, sinks.sinks, tasks
         self._retry, self._loops, self._clock, self._undo = retry, loops, clock, undo
+        self._letters = letters
+        #: for so many checkpoints more, tasks look for rows that sinks refuse from the start
+        self._careful = 0
 
     def run(self, run: Run, checkpoint_id: CheckpointId, batch: Batch, started: int) -> Prepared:
         """Run the tasks, again while an endpoint is away (until `retry` is over) or drops what they prepared."""
@@ -64,9 +71,23 @@ class Preparation:
                 if self._loops.sleep(self._retry.wait(failures)):
                     raise
 
+    def _write(self, run: Run, checkpoint_id: CheckpointId, batch: Batch, started: int) -> Sequence[SubtaskReport]:
+        """Run the tasks; when a sink refuses rows, once more to find them: to set them aside, or to count them."""
+        careful = self._careful > 0
+        try:
+            return batch.write(run, self._sinks, checkpoint_id, started, careful=careful)
+        except RowError as error:
+            if careful:
+                raise
+            self._undo(checkpoint_id, error)
+            logger.info("checkpoint %d has bad rows, its tasks look for them: %s", checkpoint_id, first_line(error))
+        return batch.write(run, self._sinks, checkpoint_id, started, careful=True)
+
     def _once(self, run: Run, checkpoint_id: CheckpointId, batch: Batch, started: int) -> Prepared:
         began = self._clock()
-        reports = batch.write(run, self._sinks, checkpoint_id, started)
+        reports = self._write(run, checkpoint_id, batch, started)
+        check(checkpoint_id, reports, self._letters)
+        self._careful = CAREFUL if any(report.refused for report in reports) else max(0, self._careful - 1)
         committables = [c for report in reports for c in report.committables]
         self._check_names(committables)
         for sink in self._sinks:

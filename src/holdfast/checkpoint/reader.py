@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from holdfast.checkpoint import records
 from holdfast.checkpoint.delivery import totals
 from holdfast.checkpoint.history import log_location
-from holdfast.checkpoint.log import CheckpointLog, commit_name, slot_name
+from holdfast.checkpoint.log import CheckpointLog, commit_name
 from holdfast.checkpoint.reports import report_of
 from holdfast.checkpoint.runs import Owner, RunInfo, newest_driver, owner_of, read_run
 from holdfast.checkpoint.storage import open_storage
@@ -94,15 +94,15 @@ class LogReader(CheckpointLog):
 
     def load(self) -> None:
         """Read slots, then commits; forget what a live query pruned meanwhile, which deletes slots first."""
-        slots = self.guarded("decisions", self._list_slots) or []
+        slots = self.guarded("decisions", self._slots.list) or []
         for slot in slots:
-            self._note_unless_gone(slot_name(slot), lambda s=slot: self._read(s))  # type: ignore[misc]
+            self._note_unless_gone(self._slots.name(slot), lambda s=slot: self._read(s))  # type: ignore[misc]
         for name in self.storage.names("commits"):
             commit = self._note_unless_gone(f"commits/{name}", lambda n=name: self._read_commit(n))  # type: ignore[misc]
             if commit is not None:
                 self._commits.setdefault(commit[0], {})[commit[1]] = commit[2]
-        left = set(self.storage.names("decisions"))
-        self._decided = fold(r for r in self._records.values() if slot_name(r.slot).partition("/")[2] in left)
+        left = set(self._slots.list() if slots else ())
+        self._decided = fold(r for r in self._records.values() if r.slot in left)
 
     def complete(self) -> tuple[CheckpointId, int | None] | None:
         """The last checkpoint at and below which all are complete, and when it became so; None when there is none."""
@@ -187,7 +187,7 @@ class LogReader(CheckpointLog):
         try:
             return read()
         except RecordError as error:
-            folder, _, file = name.partition("/")
+            folder, _, file = name.rpartition("/")
             if file in self.storage.names(folder):
                 self.damaged.append(Damage(self._where(name), str(error)))
             return None

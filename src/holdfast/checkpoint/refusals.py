@@ -68,8 +68,9 @@ def check_sinks(log: CheckpointLog, names: Collection[str]) -> None:
             )
 
 
-def check_backlog(log: CheckpointLog, sinks: Iterable[Sink], problems: Mapping[str, str | None]) -> None:
-    """Refuse a further batch while a sink that may lag has more undelivered than it allows (W6)."""
+def full_backlogs(log: CheckpointLog, sinks: Iterable[Sink]) -> dict[str, tuple[str, str]]:
+    """Sinks that have as much undelivered as they allow (W6): the option, and what that is."""
+    found: dict[str, tuple[str, str]] = {}
     for sink in sinks:
         pending = owed(log.facts, sink.name)
         size = sum(c.bytes for committables in pending.values() for c in committables)
@@ -78,12 +79,19 @@ def check_backlog(log: CheckpointLog, sinks: Iterable[Sink], problems: Mapping[s
             ("max_pending_bytes", size, sink.max_pending_bytes),
         ):
             if limit is not None and value > 0 and value >= limit:
-                why = problems.get(sink.name) or "none, it is slow"
-                raise BacklogFullError(
-                    f"sink {sink.name!r} has {len(pending)} undelivered checkpoints ({size} bytes), and "
-                    f"{option}={limit}; its last failure: {why}. Nothing is lost: the rows are in the log under "
-                    f"{log.storage.url}. Repair the endpoint or raise {option}, then start the query again"
-                )
+                much = f"{len(pending)} undelivered checkpoints ({size} bytes), and {option}={limit}"
+                found[sink.name] = (option, much)
+    return found
+
+
+def check_backlog(log: CheckpointLog, sinks: Iterable[Sink], problems: Mapping[str, str | None]) -> None:
+    """Refuse a further batch while a sink that may lag has more undelivered than it allows (W6)."""
+    for name, (option, much) in full_backlogs(log, sinks).items():
+        why = problems.get(name) or "none, it is slow or hangs"
+        raise BacklogFullError(
+            f"sink {name!r} has {much}; its last failure: {why}. Nothing is lost: the rows are in the log under "
+            f"{log.storage.url}. Repair the endpoint or raise {option}, then start the query again"
+        )
 
 
 def undelivered(

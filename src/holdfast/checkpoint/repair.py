@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from holdfast.checkpoint.bad_rows import Letters
 from holdfast.checkpoint.findings import finding_name, record_finding
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import Batch, Run, Sink, SubtaskReport
@@ -36,8 +37,14 @@ class Repaired:
 class Repairs:
     """The repairs of one query run."""
 
-    def __init__(self, log: CheckpointLog, sinks: Mapping[str, Sink], lost: dict[Commit, LostError]) -> None:
-        self._log = log
+    def __init__(
+        self,
+        log: CheckpointLog,
+        sinks: Mapping[str, Sink],
+        lost: dict[Commit, LostError],
+        letters: Letters | None = None,
+    ) -> None:
+        self._log, self._letters = log, letters
         self._sinks = sinks
         #: what the last delivery found lost, shared with it
         self._lost = lost
@@ -75,21 +82,32 @@ class Repairs:
             raise self.stop(action, error, [])  # the sink speaks of work that is not in the record
         lost = lost or list(mine)
         kept = [c for c in mine if c not in lost]
-        replay = batch.digests()
+        repair = 1 + self._log.repairs(action.checkpoint_id)
+        sink, at = self._sinks[action.sink].as_decided([c.data for c in lost]), decided.timestamp
+        whole_pass: list[SubtaskReport] | None = None
+        if self._careful(decided):
+            # Which rows the sink took is known only when they are written; what is not wanted is undone by the sweep.
+            whole_pass = batch.write(run, [sink], action.checkpoint_id, at, repair=repair, careful=True)
+            replay = [
+                Replayed(r.subtask, n, d or "") for r in whole_pass for n, d in [r.written.get(sink.name, (0, ""))] if n
+            ]
+        else:
+            replay = batch.digests(action.sink)
         plan = plan_repair(lost, replay, kept)
         forced = self._ordered(action) == PRODUCE_ANYWAY
         if not plan.possible and not forced:
             raise self.stop(action, error, replay, plan)
         whole = plan.rest if plan.unmatched else ()
         wanted = {number for _, number in plan.matches} | set(whole)
-        repair = 1 + self._log.repairs(action.checkpoint_id)
-        sink, at = self._sinks[action.sink], decided.timestamp
-        reports = batch.write(run, [sink], action.checkpoint_id, at, only=wanted, repair=repair)
+        if whole_pass is None:
+            reports = batch.write(run, [sink], action.checkpoint_id, at, only=wanted, repair=repair)
+        else:
+            reports = [report for report in whole_pass if report.subtask in wanted]
         proven = _verify(action, reports, [r for r in replay if r.subtask in wanted], forced=forced)
         new = _replacements(mine, plan, whole, reports)
         with faults.point("repair"):
             self._log.decide(action.checkpoint_id, decided.sinks, new, timestamp=at, state={}, kind=RecordKind.REPAIR)
-        rows = sum(report.rows for report in reports)
+        rows = sum(report.rows_of(action.sink) for report in reports)
         if forced:
             self._report(action, decided, plan, reports if proven else (), reports)
         self._log.storage.delete(finding_name(action.checkpoint_id, action.sink))
@@ -101,6 +119,10 @@ class Repairs:
             len(reports),
         )
         return Repaired(action.sink, rows, len(reports))
+
+    def _careful(self, decided: Decided) -> bool:
+        """Whether rows of this checkpoint were set aside: then a replay has rows that are in no transaction."""
+        return self._letters is not None and any(decided.of(name) for name in self._letters.sinks)
 
     def stop(
         self, action: Commit, error: LostError, replay: Sequence[Replayed], plan: RepairPlan | None = None
@@ -138,8 +160,8 @@ class Repairs:
     ) -> None:
         """Of what was produced; `proven` is what the hash pass saw too."""
         matched = {number for _, number in plan.matches} | set(plan.rest if plan.possible else ())
-        produced = sum(r.rows for r in reports)
-        unproven = produced - sum(r.rows for r in proven if r.subtask in matched)
+        produced = sum(r.rows_of(action.sink) for r in reports)
+        unproven = produced - sum(r.rows_of(action.sink) for r in proven if r.subtask in matched)
         body = {
             **decided.resolution[action.sink],
             "checkpoint_id": action.checkpoint_id,
@@ -164,7 +186,7 @@ def _possibly_lost(plan: RepairPlan, *, proven: bool) -> int:
 
 def _verify(action: Commit, reports: Sequence[SubtaskReport], expected: Sequence[Replayed], *, forced: bool) -> bool:
     """Whether what was written is what the hash pass saw; it must be, unless an operator wants it as it comes."""
-    written = {(r.subtask, r.rows, r.digest) for r in reports if r.rows}
+    written = {(r.subtask, *r.written[action.sink]) for r in reports if action.sink in r.written}
     equal = written == {(r.subtask, r.rows, r.digest) for r in expected}
     if not equal and not forced:
         raise CommitError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from holdfast.checkpoint.guard import guarded, wrapped
@@ -26,7 +27,10 @@ class SinkSet:
         self._unclaimed: dict[str, Any] = {}
 
     def open(self, schema: Any, *, may_take_over: bool, again: Again) -> Run:
-        """Open every sink; on a take-over, give this location a new lineage so that old ledgers are set aside."""
+        """Open every sink; on a take-over, give this location a new lineage so that old ledgers are set aside.
+
+        `schema` is that of all sinks' rows, or a mapping with one for each sink.
+        """
         if self._log.taking_over:  # a driver died in the middle of it; nothing was delivered under this lineage yet
             return self._open(schema, again, take_over=True)
         try:
@@ -40,12 +44,14 @@ class SinkSet:
 
     def _open(self, schema: Any, again: Again, *, take_over: bool) -> Run:
         log, mode = self._log, self._delivery
+        of_sinks = schema if isinstance(schema, Mapping) else {}
         run = Run(
-            log.pipeline, log.lineage, log.generation, log.storage.url, mode, log.last_decided, take_over, schema,
-            log.committed(),
+            log.pipeline, log.lineage, log.generation, log.storage.url, mode, log.last_decided, take_over,
+            None if isinstance(schema, Mapping) else schema, log.committed(),
         )  # fmt: skip
         for sink in self.sinks:
-            again("start", lambda s=sink: s.open(run), sink)  # type: ignore[misc]
+            own = replace(run, schema=of_sinks.get(sink.name, run.schema))
+            again("start", lambda s=sink, r=own: s.open(r), sink)  # type: ignore[misc]
             self.opened.append(sink)
         # Here, since a state too can show that this checkpoint location is an old copy.
         self._restore_state()

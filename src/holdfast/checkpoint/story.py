@@ -25,7 +25,7 @@ class Story:
 
     def __init__(self, log: CheckpointLog, outcomes: Outcomes) -> None:
         self._log, self._outcomes = log, outcomes
-        self._history = History(log.storage, log.generation)
+        self._history = History(log.storage, log.generation, retain=log.history_retain)
         self._lock = threading.Lock()
         #: checkpoints of which the history says that a sink lags
         self._lagging = self._pending()

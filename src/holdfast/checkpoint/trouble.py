@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,17 @@ _REMEDIES = {
     errno.ENFILE: "The machine has too many open files: raise its limit (fs.file-max)",
     errno.ENOENT: "It is gone: somebody removed it or a folder above it while the query used it",
 }
+_AWAY = (
+    "The store does not answer: see that its address (AWS_ENDPOINT_URL, the region) is right and that this machine can "
+    "reach it, then try again. Nothing that was decided is lost"
+)
+#: what clients of object stores raise when nobody answers, where they are loaded
+_CLIENTS_AWAY = (
+    ("botocore.exceptions", "ConnectionError"),
+    ("botocore.exceptions", "HTTPClientError"),
+    ("aiohttp", "ClientConnectionError"),
+)
+_NO_ANSWER = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
 _ELSE = "See that the path is there and can be reached and written, then start the query again"
 
 
@@ -41,7 +53,18 @@ def storage_error(path: object, doing: str, error: BaseException) -> StorageErro
     said = str(error)
     if code and what not in said:  # a store's own words, such as S3's code of the error
         what = f"{what} ({said})"
-    return StorageError(f"{path} cannot be {doing}: {what}. {_REMEDIES.get(code or 0, _ELSE)}")
+    away = _is_away(error)
+    made = StorageError(f"{path} cannot be {doing}: {what}. {_AWAY if away else _REMEDIES.get(code or 0, _ELSE)}")
+    made.reached = not away
+    return made
+
+
+def _is_away(error: BaseException) -> bool:
+    """Whether nobody answered, rather than somebody said no."""
+    if isinstance(error, ConnectionError | TimeoutError | socket.gaierror) or getattr(error, "errno", 0) in _NO_ANSWER:
+        return True
+    loaded = [getattr(sys.modules[module], name) for module, name in _CLIENTS_AWAY if module in sys.modules]
+    return isinstance(error, tuple(loaded))
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from holdfast.cli.flush import flush
 from holdfast.cli.history import history
 from holdfast.cli.output import USAGE
 from holdfast.cli.resolve import resolve
+from holdfast.cli.run import new, run, schema
 from holdfast.cli.status import status
 from holdfast.cli.transactions import app as transactions
 
@@ -52,6 +53,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command(epilog="Example: holdfast demo --seed 7 --kills 3 --rows 10000")(demo)
+app.command(epilog="Example: holdfast new kafka-to-postgres --to job.yaml")(new)
+app.command(epilog="Example: holdfast run job.yaml --set trigger.available_now=true")(run)
+app.command(epilog="Example: holdfast schema > holdfast.schema.json")(schema)
 app.command(epilog="Example: holdfast status /data/checkpoints/totals --max-age 5m")(status)
 app.command(epilog="Example: holdfast flush /data/checkpoints/totals")(flush)
 app.command(epilog="Example: holdfast history /data/checkpoints/totals --last 50")(history)

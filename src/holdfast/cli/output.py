@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 
 from holdfast.errors import ConfigError, HoldfastError, RecordError, StorageError
 
-#: exit codes: as promised and healthy; not, or degraded; down (`status` only); wrong use or a bad location
+#: exit codes: as promised and healthy; not, or degraded; down, or the store does not answer; wrong use, a bad location
 OK, BROKEN, IS_DOWN, USAGE = 0, 1, 2, 3
 #: wide enough for every table of ours, so that a pipe gets one line a row
 _PIPE_WIDTH = 220
@@ -72,6 +72,8 @@ def reporting(*, json: bool) -> Iterator[Output]:
         yield out
     except HoldfastError as error:
         out.error(str(error), type(error).__name__)
+        if isinstance(error, StorageError) and not error.reached:
+            raise typer.Exit(IS_DOWN) from None
         bad_location = isinstance(error, ConfigError | StorageError) and not isinstance(error, RecordError)
         raise typer.Exit(USAGE if bad_location else BROKEN) from None
     except OSError as error:

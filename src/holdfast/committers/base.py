@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from holdfast.core.model import CheckpointId
 from holdfast.core.naming import parse_job_id
@@ -55,6 +55,10 @@ class CheckpointCommitter(ABC):
 
     def take_over(self) -> None:  # noqa: B027
         """Forget what other lineages of this pipeline name committed; called only when the user asked for it."""
+
+    def shared_paths(self) -> Sequence[str]:
+        """Folders that the driver and tasks must both see; a start proves that they do. None by default."""
+        return ()
 
     @property
     def address(self) -> str:

@@ -13,8 +13,8 @@ from holdfast.core.model import CheckpointId
 from holdfast.core.naming import parse_job_id, unescape
 from holdfast.errors import CommitError, ConfigError, HoldfastError
 
-#: Levels at which a read sees every write.
-CONSISTENCY = ("QUORUM", "LOCAL_QUORUM", "ALL")
+#: Levels at which a read sees every write; the first one within one datacenter.
+CONSISTENCY = ("LOCAL_QUORUM", "QUORUM", "ALL")
 _STRATEGIES = ("SimpleStrategy", "NetworkTopologyStrategy")
 _DATACENTER = re.compile(r"[\w.-]+", re.ASCII)
 _COLUMNS = {
@@ -42,7 +42,7 @@ class CassandraCheckpointCommitter(CheckpointCommitter):
         *,
         table: str = "holdfast_committer",
         replication: Mapping[str, Any] | None = None,
-        consistency: str = "QUORUM",
+        consistency: str = "LOCAL_QUORUM",
         port: int = 9042,
         username: str | None = None,
         password: str | None = None,

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from holdfast.committers.cassandra_failures import explain
 from holdfast.committers.cassandra_settings import Settings, tls_context
 from holdfast.errors import ConfigError, SinkError
 
@@ -243,7 +244,7 @@ def reaching(settings: Settings, who: str = "") -> Iterator[None]:
     except NoHostAvailable as error:
         raise _unreachable(where, settings, error) from error
     except (DriverException, ConnectionException, ConnectionBusy, ErrorMessage) as error:
-        reason = f"{type(error).__name__}: {error}"
+        reason = explain(error) or f"{type(error).__name__}: {error}"
         raise SinkError(f"{where} did not answer as it should: {reason}. {_KEPT}") from error
 
 
@@ -251,7 +252,8 @@ def _unreachable(where: str, settings: Settings, error: Any) -> SinkError | Conf
     from cassandra import AuthenticationFailed
 
     errors = error.errors if isinstance(error.errors, Mapping) else {}
-    reasons = "; ".join(f"{host}: {why}" for host, why in errors.items())
+    # The driver asks every host in turn, so that what one of them said about replicas is in here, too.
+    reasons = "; ".join(f"{host}: {explain(why) or why}" for host, why in errors.items())
     if not reasons:
         reasons = f"no host is in datacenter {settings.local_dc!r}" if settings.local_dc else str(error)
     refusals = [str(why) for why in errors.values() if isinstance(why, AuthenticationFailed)]

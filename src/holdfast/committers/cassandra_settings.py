@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 from collections.abc import Mapping
@@ -95,13 +96,13 @@ def _check_tls(tls: object) -> tuple[tuple[str, Any], ...] | None:
     if not isinstance(tls, Mapping) or set(tls) - set(_TLS):
         raise ConfigError(f"tls must be True, False or a dict with some of {', '.join(_TLS)}, not {tls!r}")
     for option in ("ca", "certificate", "key"):
-        if option in tls and not isinstance(tls[option], str):
+        if option in tls and not isinstance(tls[option], str | os.PathLike):
             raise ConfigError(f"tls: {option} must be the path of a PEM file that driver and executors have")
     if not isinstance(tls.get("check_hostname", True), bool):
         raise ConfigError("tls: check_hostname must be True or False")
     if "key" in tls and "certificate" not in tls:
         raise ConfigError("tls: key goes with certificate")
-    return tuple(sorted(tls.items()))
+    return tuple(sorted((k, os.fspath(v) if isinstance(v, os.PathLike) else v) for k, v in tls.items()))
 
 
 def tls_context(tls: tuple[tuple[str, Any], ...] | None) -> ssl.SSLContext | None:

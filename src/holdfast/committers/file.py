@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from holdfast.checkpoint.storage import make_folder, write_durably
 from holdfast.committers.base import CheckpointCommitter
 from holdfast.core.model import CheckpointId
 from holdfast.core.naming import parse_job_id
+from holdfast.core.paths import AnyPath, path_text
 from holdfast.errors import ConfigError, RecordError, StorageError
 
 _CONTENT = re.compile(rb"0x[0-9a-f]{16}\n?")
@@ -27,16 +28,19 @@ class FileCheckpointCommitter(CheckpointCommitter):
     A file holds `0x` and 16 hex digits: the last delivered checkpoint. Writes are atomic and durable.
     """
 
-    def __init__(self, base_path: str) -> None:
-        if not isinstance(base_path, str) or not base_path:
-            raise ConfigError(f"base_path must be a path, not {base_path!r}")
-        if "://" in base_path:
-            raise ConfigError(f"base_path must be a local path that every executor reaches, not {base_path!r}")
-        self.base_path = str(Path(base_path).absolute())
+    def __init__(self, base_path: AnyPath) -> None:
+        text = path_text("base_path", base_path)
+        if "://" in text:
+            raise ConfigError(f"base_path must be a local path that every executor reaches, not {text!r}")
+        self.base_path = str(Path(text).absolute())
 
     @property
     def _folder(self) -> Path:
         return Path(self.base_path, self.job_id, self.operator_id)
+
+    def shared_paths(self) -> Sequence[str]:
+        """See CheckpointCommitter."""
+        return (self.base_path,)
 
     @property
     def address(self) -> str:

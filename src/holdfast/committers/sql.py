@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from holdfast.committers.base import CheckpointCommitter
 from holdfast.committers.watch import Patience, Watch
 from holdfast.core.model import CheckpointId
 from holdfast.core.naming import parse_job_id, unescape
+from holdfast.core.paths import path_text
 from holdfast.errors import ConfigError, HoldfastError, RestoredEndpointError, SinkError
 
 _CREATE = """
@@ -139,6 +141,8 @@ class _Postgres:
 
 
 def _database(url: object) -> _Database:
+    if isinstance(url, os.PathLike):
+        return _Sqlite(str(Path(path_text("url", url)).absolute()))
     if not isinstance(url, str):
         raise ConfigError(f"url must be a string, not {type(url).__name__}")
     scheme, _, _ = url.partition("://")
@@ -160,12 +164,17 @@ def _database(url: object) -> _Database:
 class SqlCheckpointCommitter(CheckpointCommitter):
     """One row for each subtask in the table `holdfast_committer` of a database, by URL.
 
-    `sqlite:///path/to/file.db` or `postgresql://user:password@host/database`. Needs a database every executor reaches.
+    `sqlite:///path/to/file.db` (or that file as a `pathlib.Path`), or `postgresql://user:password@host/database`. Needs
+    a database every executor reaches.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str | os.PathLike[str]) -> None:
         self._database = _database(url)
         self._connection: Any = None
+
+    def shared_paths(self) -> Sequence[str]:
+        """See CheckpointCommitter; the folder of an SQLite file."""
+        return (str(Path(self._database.path).parent),) if isinstance(self._database, _Sqlite) else ()
 
     def create_resource(self) -> None:
         """Create the table; an existing one is used."""

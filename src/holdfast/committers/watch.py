@@ -25,9 +25,10 @@ EVERY, QUIET = 8.0, 16.0
 LONGEST_QUIET = 600.0
 #: Seconds a look may take, of which half for the connection.
 _LOOK = 10
+#: Behind a pooler the process is not the one that the connection was told of; the log still shows that work is done.
 _SIGN = """
 SELECT pg_current_wal_insert_lsn(), state, wait_event_type, wait_event, state_change, query_start, backend_xid
-FROM pg_stat_activity WHERE pid = """
+FROM (SELECT 1) AS one LEFT JOIN pg_stat_activity ON pid = """
 
 
 class Patience:
@@ -37,6 +38,30 @@ class Patience:
         self.quiet = QUIET
         #: seconds a process may wait for a lock, which looks like no change
         self.lock_timeout = lock_timeout
+
+
+class Looks:
+    """What was seen of one process so far."""
+
+    def __init__(self, conninfo: str, process: int, patience: Patience) -> None:
+        self._conninfo, self._process, self._patience = conninfo, process, patience
+        self._seen: tuple[bytes | None, ...] | None = None
+        self._since = time.monotonic()
+
+    def judge(self) -> str | None:
+        """Look once more: why the server is to be given up, or None."""
+        sign = _sign(self._conninfo, self._process)
+        if sign is None:
+            return "the server does not answer any more"
+        now = time.monotonic()
+        if sign != self._seen:
+            self._seen, self._since = sign, now
+            return None
+        quiet = self._patience.quiet + (self._patience.lock_timeout if b"Lock" in sign else 0.0)
+        if now - self._since < quiet:
+            return None
+        self._patience.quiet = min(LONGEST_QUIET, 2 * self._patience.quiet)
+        return f"the server's process {self._process} has done nothing for {now - self._since:.0f} s"
 
 
 class Watch:
@@ -64,20 +89,11 @@ class Watch:
             self._socket.close()
 
     def _look(self) -> None:
-        seen, since = None, time.monotonic()
+        looks = Looks(self._conninfo, self._process, self._patience)
         while not self._over.wait(EVERY):
-            sign = _sign(self._conninfo, self._process)
-            if sign is None:
-                self._cut_off("the server does not answer any more")
-                return
-            now = time.monotonic()
-            if sign != seen:
-                seen, since = sign, now
-                continue
-            quiet = self._patience.quiet + (self._patience.lock_timeout if b"Lock" in sign else 0.0)
-            if now - since >= quiet:
-                self._patience.quiet = min(LONGEST_QUIET, 2 * self._patience.quiet)
-                self._cut_off(f"the server's process {self._process} has done nothing for {now - since:.0f} s")
+            why = looks.judge()
+            if why is not None:
+                self._cut_off(why)
                 return
 
     def _cut_off(self, why: str) -> None:
@@ -89,7 +105,7 @@ class Watch:
 
 
 def _sign(conninfo: str, process: int) -> tuple[bytes | None, ...] | None:
-    """What the process is doing, None when nobody answers or it is gone; anything new for an answer without news."""
+    """What the process is doing, None when nobody answers; anything new for an answer without news."""
     psycopg = load_psycopg()
     limited = psycopg.conninfo.make_conninfo(conninfo, connect_timeout=_LOOK // 2)
     try:
@@ -114,6 +130,4 @@ def _answer(server: Any, statement: str) -> tuple[bytes | None, ...] | None:
     result = server.get_result()
     if result is None or result.nfields == 0:
         return (os.urandom(8),)  # an error: a standby has no position to write at
-    if result.ntuples == 0:
-        return None
     return tuple(result.get_value(0, column) for column in range(result.nfields))

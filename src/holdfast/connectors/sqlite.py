@@ -18,10 +18,12 @@ from holdfast.connectors.sqlite_trial import Trial, trial_of
 from holdfast.connectors.sqlite_types import Keys, check_types, encode, has_order, to_rows
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
+from holdfast.core.paths import AnyPath, path_text
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
 from holdfast.sinks.keys import FindDuplicates
-from holdfast.sinks.ledger import check_ledger
+from holdfast.sinks.ledger import APPEND, check_ledger
+from holdfast.sinks.order import check_order_by
 from holdfast.sinks.write_ahead import StagedSink
 
 MODES = ("ledger", "upsert")
@@ -59,11 +61,11 @@ class _Writing(wal.LogWriter):
 class SqliteSink(StagedSink):
     """Exactly-once into a table of an SQLite file: the rows of a checkpoint and its ledger row are one transaction.
 
-    Needs a file that driver and executors reach: one machine. A reader sees whole checkpoints only. `mode="ledger"`
-    appends. `mode="upsert"` replaces rows by `key`; of two rows of one key the one with the larger `order_by` wins, and
-    without `order_by` two rows of one key in one checkpoint are an error, raised before anything is decided. A table
-    that does not exist is created from the DataFrame's columns. A value that the table cannot take is refused in the
-    task, before anything is decided.
+    Needs a file that driver and executors reach: one machine. A reader sees whole checkpoints only. `mode="ledger"`,
+    or "append", appends. `mode="upsert"` replaces rows by `key`; of two rows of one key the one with the larger
+    `order_by` wins, and without `order_by` two rows of one key in one checkpoint are an error, raised before anything
+    is decided. A table that does not exist is created from the DataFrame's columns. A value that the table cannot take
+    is refused in the task, before anything is decided.
     """
 
     #: `commit` works from committables and its own connections, and shares nothing but what it has delivered
@@ -73,7 +75,7 @@ class SqliteSink(StagedSink):
 
     def __init__(
         self,
-        path: str,
+        path: AnyPath,
         table: str,
         *,
         mode: str = "ledger",
@@ -81,21 +83,27 @@ class SqliteSink(StagedSink):
         order_by: str | None = None,
         name: str | None = None,
     ) -> None:
-        if not isinstance(path, (str, Path)) or not str(path) or str(path) == ":memory:":
+        file = path_text("path", path, "the path of a file")
+        if file == ":memory:":
             raise ConfigError(f"path must name a file, not {path!r}: executors open it too")
         if not isinstance(table, str) or not table or "\0" in table or _reserved(table):
             raise ConfigError(f"table must be the name of a table, and not begin with sqlite_ or holdfast_: {table!r}")
+        mode = "ledger" if mode == APPEND else mode
         if mode not in MODES:
-            raise ConfigError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
+            raise ConfigError(f"mode must be one of {', '.join((*MODES, APPEND))}, not {mode!r}")
         if isinstance(key, str):
             raise ConfigError(f"key must be a list of columns: key=[{key!r}]")
         if mode == "upsert" and not key:
             raise ConfigError("mode='upsert' needs key=[...], the columns that identify a row")
         if mode == "ledger" and (key or order_by):
             raise ConfigError("key and order_by belong to mode='upsert'; mode='ledger' appends every row")
-        self.table = Table(str(Path(path).absolute()), table, tuple(key), order_by)
+        self.table = Table(str(Path(file).absolute()), table, tuple(key), order_by)
         self.mode = mode
         self.name = check_name("name", name or f"sqlite-{table}"[:100])
+
+    def shared_paths(self, location: str) -> Sequence[str]:
+        """See TwoPhaseCommitSink; the driver makes the table, and a task writes into it."""
+        return (*super().shared_paths(location), str(Path(self.table.path).parent))
 
     @property
     def address(self) -> str:
@@ -198,14 +206,8 @@ class SqliteSink(StagedSink):
         if schema is None:
             return
         check_types(self.name, schema)
-        wanted = (*self.table.key, *filter(None, [self.table.order_by]))
-        missing = [column for column in wanted if column not in schema.names]
-        if missing:
-            raise ConfigError(
-                f"sink {self.name!r}: key and order_by must be columns of the DataFrame; {', '.join(missing)} is not "
-                f"among {', '.join(schema.names)}"
-            )
         order_by = self.table.order_by
+        check_order_by(self.name, schema, self.table.key, order_by)
         if order_by is not None and not has_order(schema.field(order_by).type):
             raise ConfigError(
                 f"sink {self.name!r}: order_by={order_by!r} is of type {schema.field(order_by).type}, which has no "

@@ -157,10 +157,17 @@ def _dumps(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no type for; a length of time is a number of microseconds, as in a column of its own."""
+    """What JSON has no type for: bytes as base64, all else as in a column of its own."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
     if isinstance(value, datetime.timedelta):
         return value // datetime.timedelta(microseconds=1)
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+    if isinstance(value, datetime.datetime):
+        # In the session's time zone one instant would have several texts.
+        zone = "" if value.tzinfo is None else "Z"
+        moment = value if value.tzinfo is None else value.astimezone(datetime.UTC).replace(tzinfo=None)
+        return moment.isoformat(" ", "microseconds") + zone
+    return value.isoformat("microseconds") if isinstance(value, datetime.time) else str(value)
 
 
 def _without_nan(value: Any) -> Any:

@@ -43,18 +43,6 @@ STEPS: Mapping[Moment, tuple[Step, ...]] = {
 }
 
 
-class PublishStep(StrEnum):
-    """The steps of publishing a sealed checkpoint to an endpoint that holds the mark itself."""
-
-    INITIALISE = "initialise the writer, which fences every older writer of that name"
-    READ_MARK = "read the mark"
-    SEND = "send the rows and the mark in one transaction"
-
-
-#: Rule 9: the mark is read after older writers are fenced, else two drivers read the same mark and both send.
-PUBLISH: tuple[PublishStep, ...] = (PublishStep.INITIALISE, PublishStep.READ_MARK, PublishStep.SEND)
-
-
 @dataclass(frozen=True)
 class Facts:
     """What the log says at one moment."""

@@ -33,6 +33,7 @@ class Event(StrEnum):
     LAG = "a sink that may lag could not commit"
     REPAIR = "repair record durable"
     RESTART = "driver restarted"
+    GIVE_UP = "an operator gave up what was left"
     FAIL = "a task or the driver failed"
     FENCE = "a successor filled the slot"
 
@@ -46,6 +47,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.PREPARED, Event.FENCE): State.ABORTED,
     (State.DECIDED, Event.COMMIT): State.COMPLETE,
     (State.DECIDED, Event.LAG): State.LAGGING,
+    (State.DECIDED, Event.GIVE_UP): State.COMPLETE,
     (State.DECIDED, Event.REPAIR): State.DECIDED,
     (State.DECIDED, Event.RESTART): State.DECIDED,
     (State.LAGGING, Event.COMMIT): State.COMPLETE,

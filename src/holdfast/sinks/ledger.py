@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from holdfast.checkpoint.ports import Run
 from holdfast.core.model import CheckpointId
 from holdfast.core.recovery import LedgerVerdict, judge_ledger
 from holdfast.errors import ForeignLineageError, RestoredEndpointError, StaleCheckpointError
 
+#: Spark's word for mode "ledger", taken by every sink that has it
+APPEND = "append"
 WAYS_OUT = (
     "Start from the checkpoint location that wrote it, or give this pipeline a new name, or pass take_over=True to "
     "write_stream: then this location owns the name, and rows that the other one delivered may be delivered again"
@@ -52,3 +54,27 @@ def check_ledger(
             f"asks first: the pipeline goes on after checkpoint {committed}",
             behind=(last + 1, committed or 0),
         )
+
+
+def check_subtasks(run: Run, where: str, sink: str, is_committed: Callable[[int, CheckpointId], bool]) -> None:
+    """Raise unless every subtask's rows that commit records say are committed are marked, too (rule 15).
+
+    The newest mark of all alone does not tell: a backup taken in the middle of a checkpoint has it, for one subtask.
+    """
+    known = run.committed.get(sink)
+    if known is None:
+        return
+    missing = {subtask: last for subtask, last in sorted(known.subtasks.items()) if not is_committed(subtask, last)}
+    if not missing:
+        return
+    which = ", ".join(f"{last} of subtask {subtask}" for subtask, last in list(missing.items())[:10])
+    more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
+    location = run.location.removesuffix("/holdfast")
+    raise RestoredEndpointError(
+        f"{where} lacks marks of pipeline {run.pipeline!r} for checkpoint {which}{more}; but these were committed "
+        "there, and marks of others are there. It was restored from a backup that was taken in the middle of a "
+        "checkpoint, or part of it was deleted, and rows of these checkpoints may be missing. Bring the newer state "
+        f"back; or put there what is missing, then run `holdfast resolve {location} --sink {sink} --accept-restored`, "
+        f"which asks first: the pipeline goes on after checkpoint {known.checkpoint_id}",
+        behind=(min(missing.values()), known.checkpoint_id),
+    )

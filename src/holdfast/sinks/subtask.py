@@ -1,45 +1,28 @@
-"""What happens in one task: one pass over a partition, into every sink."""
+"""What happens in one task: one pass over a partition, into every sink, each its own rows."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 
-from holdfast.checkpoint.guard import guarded
+from holdfast.checkpoint.bad_rows import Letters
 from holdfast.checkpoint.ports import Run, SubtaskReport
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Committable
 from holdfast.core.naming import Task
 from holdfast.core.repair import Replayed
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import RowError
+from holdfast.sinks.careful import Careful, Spool
+from holdfast.sinks.channel import Channel
+from holdfast.sinks.channel import current_task as current_task
+from holdfast.sinks.channel import running as running
 from holdfast.sinks.digest import Digest
+from holdfast.sinks.lanes import WHOLE, Lane, Lanes
+from holdfast.sinks.letters import Box
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
-
-_current: ContextVar[Task | None] = ContextVar("holdfast_task", default=None)
-
-
-def current_task() -> Task:
-    """The task this code runs in; only inside `begin`, `write`, `pre_commit`, `abort` and `send_values`."""
-    task = _current.get()
-    if task is None:
-        raise HoldfastError("current_task() works only inside a sink's task methods; on the driver there is no task")
-    return task
-
-
-@contextmanager
-def running(task: Task) -> Iterator[None]:
-    """Make `current_task()` answer with this task."""
-    token = _current.set(task)
-    try:
-        yield
-    finally:
-        _current.reset(token)
 
 
 def make_task(
@@ -60,11 +43,11 @@ def make_task(
     )
 
 
-def digest_partition(subtask: int, batches: Iterable[pa.RecordBatch]) -> Replayed | None:
-    """What a partition holds, None when it is empty; the rows go nowhere."""
+def digest_partition(subtask: int, batches: Iterable[pa.RecordBatch], lane: Lane = WHOLE) -> Replayed | None:
+    """What a partition holds for a sink, None when that is nothing; the rows go nowhere."""
     digest = Digest()
     for batch in batches:
-        digest.add(batch)
+        digest.add(lane.split(batch)[0])
     return Replayed(subtask, digest.rows, digest.text or "") if digest.rows else None
 
 
@@ -72,59 +55,96 @@ def write_subtask(
     sinks: Sequence[TwoPhaseCommitSink],
     tasks: Sequence[Task],
     batches: Iterable[pa.RecordBatch],
+    lanes: Lanes | None = None,
+    letters: Letters | None = None,
+    *,
+    careful: bool = False,
 ) -> SubtaskReport:
     """Write a partition to every sink and pre-commit; on any failure abort them all.
 
     A transaction is begun with the first rows, so that an empty partition opens none. The iterator is always drained:
-    a stateful query that is not is bricked.
+    a stateful query that is not is bricked. `letters` says which of the sinks take dead letters; `careful` finds the
+    rows that a sink refuses, and sets them aside.
     """
-    begun: list[tuple[TwoPhaseCommitSink, Task, Any]] = []
+    everyone = [Channel(sink, task) for sink, task in zip(sinks, tasks, strict=True)]
+    taking = letters.sinks if letters is not None else ()
+    box = Box(tasks[0], [c for c in everyone if c.sink.name in taking], letters, counting=careful)
+    streams = _streams([c for c in everyone if c.sink.name not in taking], lanes or {}, box)
     rows = size = 0
-    digest = Digest(hashed=any(sink.repairable for sink in sinks) or any(task.repair for task in tasks))
     try:
-        for batch in batches:
-            if batch.num_rows == 0:
-                continue
-            digest.add(batch)
-            if not begun:
-                for sink, task in zip(sinks, tasks, strict=True):
-                    with running(task), guarded(sink, "begin"):
-                        begun.append((sink, task, sink.begin(task)))
-            for sink, task, txn in begun:
-                with running(task), guarded(sink, "write"):
-                    sink.write(txn, batch)
-            rows += batch.num_rows
-            size += batch.nbytes
-            with faults.point("task.write"):
-                pass
-        committables = []
-        for sink, task, txn in begun:
-            with running(task), guarded(sink, "pre-commit"):
-                data = sink.pre_commit(txn)
-            if data is not None:
-                committable = _committable(sink, task, data, rows, size)
-                committables.append(replace(committable, digest=digest.text) if sink.repairable else committable)
+        with ExitStack() as stack:
+            spool = stack.enter_context(Spool()) if careful else None
+            for batch in batches:
+                if batch.num_rows == 0:
+                    continue
+                for stream in streams:
+                    stream.write(batch, keep=spool is not None)
+                if spool is not None:
+                    spool.add(batch)
+                rows += batch.num_rows
+                size += batch.nbytes
+                with faults.point("task.write"):
+                    pass
+            rejected = box.count
+            committables = [found for stream in streams for found in stream.prepare(spool)]
+        box.flush()
+        committables += [found for channel in box.channels if (found := channel.prepare()) is not None]
+        written = {name: told for stream in streams for name, told in stream.written.items()}
         with faults.point("task.prepared"):
-            return SubtaskReport(tasks[0].subtask, rows, size, tuple(committables), digest.text)
+            return SubtaskReport(
+                tasks[0].subtask, rows, size, tuple(committables), written,
+                box.count, box.count > rejected, tuple(box.first),
+            )  # fmt: skip
     except BaseException as error:
-        for sink, task, txn in begun:
-            try:
-                with running(task):
-                    sink.abort(txn)
-            except Exception as problem:  # noqa: BLE001  attached to the error that is on its way up
-                error.add_note(f"while sink {sink.name!r} aborted: {type(problem).__name__}: {problem}")
+        for channel in everyone:
+            channel.abort(error)
         raise
 
 
-def _committable(sink: TwoPhaseCommitSink, task: Task, data: Any, rows: int, size: int) -> Committable:
-    """Check that what the author returned comes back from a record as it went in."""
-    try:
-        plain = json.loads(json.dumps(data, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"sink {sink.name!r}: pre_commit must return plain JSON data: {error}") from error
-    if not isinstance(plain, dict) or plain != data:
-        raise ConfigError(
-            f"sink {sink.name!r}: pre_commit must return a dict that JSON leaves unchanged (string keys, lists instead "
-            f"of tuples), not {type(data).__name__}"
-        )
-    return Committable(sink.name, task.subtask, plain, rows, size)
+class _Stream:
+    """The sinks that get the same rows, which are filtered, projected and hashed once for all of them."""
+
+    def __init__(self, lane: Lane, channels: Sequence[Channel], box: Box) -> None:
+        self.lane, self.channels, self._box = lane, channels, box
+        self._digest = Digest(hashed=any(channel.hashed for channel in channels))
+        #: sink -> rows and digest
+        self.written: dict[str, tuple[int, str | None]] = {}
+
+    def write(self, batch: pa.RecordBatch, *, keep: bool) -> None:
+        """Give each its rows, or keep them for later; what the route rejects goes to the box."""
+        if keep and self.lane.reject is None:
+            return
+        rows, bad = self.lane.split(batch)
+        if bad is not None:
+            for channel in self.channels:
+                self._box.add(channel.sink.name, bad, self._rejected(channel))
+        if rows.num_rows and not keep:
+            self._digest.add(rows)
+            for channel in self.channels:
+                channel.write(rows)
+
+    def prepare(self, spool: Spool | None) -> list[Committable]:
+        """Pre-commit each."""
+        found = []
+        for channel in self.channels:
+            if spool is None:
+                committable, digest = channel.prepare(), self._digest.text
+            else:
+                careful = Careful(channel, self.lane, spool, self._box)
+                committable, digest = careful.write(), careful.digest.text
+            if channel.rows:
+                self.written[channel.sink.name] = (channel.rows, digest)
+            if committable is not None:
+                found.append(replace(committable, digest=digest if channel.sink.repairable else None))
+        return found
+
+    def _rejected(self, channel: Channel) -> RowError:
+        rule = self.lane.rule
+        return RowError(f"sink {channel.sink.name!r}: its route rejects rows with {rule}", reason=f"rejected: {rule}")
+
+
+def _streams(channels: Sequence[Channel], lanes: Lanes, box: Box) -> list[_Stream]:
+    by_lane: dict[Lane, list[Channel]] = {}
+    for channel in channels:
+        by_lane.setdefault(lanes.get(channel.sink.name, WHOLE), []).append(channel)
+    return [_Stream(lane, sharing, box) for lane, sharing in by_lane.items()]

@@ -38,6 +38,10 @@ class TwoPhaseCommitSink(ABC):
     #: limits of what a sink that may lag leaves undelivered before the query fails; None: none
     max_pending: int | None = None
     max_pending_bytes: int | None = None
+    #: Spark SQL expressions that make this sink's columns, as in `hf.route(select=...)`; None: the DataFrame's own
+    own_columns: tuple[str, ...] | None = None
+    #: its rows are messages, with the columns key and value: dead letters come to it as one JSON object each
+    takes_messages: bool = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -105,6 +109,13 @@ class TwoPhaseCommitSink(ABC):
         """
         return committables
 
+    def as_decided(self, committables: Sequence[Mapping[str, Any]]) -> Any:
+        """The sink that writes anew, in tasks, what was lost of this work: with the options of the decision (rule 16).
+
+        This one by default, with today's options.
+        """
+        return self
+
     def rows_of(self, committables: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch] | None:
         """The rows of prepared work, read back for the report when an operator gives them up; None: they cannot be."""
         return None
@@ -128,6 +139,13 @@ class TwoPhaseCommitSink(ABC):
 
     def notify_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None:  # noqa: B027
         """This checkpoint failed before its decision; Spark will run the batch again."""
+
+    def shared_paths(self, location: str) -> Sequence[str]:
+        """Folders, as paths or URLs, that the driver and tasks must both see: a start proves that they do.
+
+        `location` is the folder of holdfast's log, where the write-ahead log is. None by default.
+        """
+        return ()
 
     @property
     def address(self) -> str:

@@ -24,7 +24,12 @@ _types = pa.types
 
 def refuse(sink: str, column: str, array: pa.Array, index: int, reason: str) -> RowError:
     """The error for one value of a column."""
-    return RowError(f"sink {sink!r}: column {column!r} has a value that {reason}. The first is {shown(array, index)}")
+    return RowError(
+        f"sink {sink!r}: column {column!r} has a value that {reason}. The first is {shown(array, index)}",
+        rows=[index],
+        column=column,
+        reason=f"has a value that {reason}",
+    )
 
 
 def check_valid(sink: str, batch: pa.RecordBatch) -> None:

@@ -21,7 +21,7 @@ from holdfast.core.model import CheckpointId, Outcome, PendingCheckpoint
 from holdfast.core.naming import Task, job_id, operator_id
 from holdfast.errors import ConfigError, MarkError
 from holdfast.sinks import wal
-from holdfast.sinks.ledger import check_ledger
+from holdfast.sinks.ledger import check_ledger, check_subtasks
 from holdfast.sinks.subtask import make_task, running
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
@@ -52,6 +52,10 @@ class StagedSink(TwoPhaseCommitSink):
         if self._run is None:
             raise ConfigError(f"sink {self.name!r} is not part of a running query")
         return self._run
+
+    def shared_paths(self, location: str) -> Sequence[str]:
+        """See TwoPhaseCommitSink; tasks write the write-ahead log, and the driver sweeps it."""
+        return (location,)
 
     def begin(self, task: Task) -> wal.LogWriter:
         """See TwoPhaseCommitSink."""
@@ -147,9 +151,16 @@ class WriteAheadSink(StagedSink):
                 self.committer.take_over()
             ledger = self.committer.progress()
             if ledger is not None:
-                check_ledger(run, f"{self._marks} of sink {self.name!r}", ledger, sink=self.name)
+                where = f"{self._marks} of sink {self.name!r}"
+                check_ledger(run, where, ledger, sink=self.name)
+                if not run.take_over:
+                    check_subtasks(run, where, self.name, self.committer.is_checkpoint_committed)
         finally:
             self.committer.close()
+
+    def shared_paths(self, location: str) -> Sequence[str]:
+        """See TwoPhaseCommitSink; marks are written in tasks and read by the driver."""
+        return (*super().shared_paths(location), *self.committer.shared_paths())
 
     def _groups(self, handles: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Mapping[str, Any]]]:
         """The handles of a checkpoint as they are dealt out to tasks; those of one group are delivered in order."""

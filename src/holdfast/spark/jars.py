@@ -15,7 +15,10 @@ from pathlib import Path
 
 import pyspark
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import ConfigError, HoldfastError
+
+#: Seen on Maven Central in November 2026.
+KNOWN = "Maven Central had connectors for Spark 4.0.0 to 4.0.4, 4.1.0 to 4.1.3 and 4.2.0 when this was written"
 
 
 @dataclass(frozen=True)
@@ -28,15 +31,27 @@ class Coordinate:
     transitive: bool = False
 
 
-#: Spark's Kafka source and sink. The token provider of 4.0.0 works with the connector of 4.2.0.
-SPARK_KAFKA = (
-    Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+#: What Spark's Kafka connector needs. The token provider of 4.0.0 works with all connectors up to 4.2.
+_BESIDE_KAFKA = (
     Coordinate("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
     Coordinate("org.apache.kafka", "kafka-clients", "3.9.2"),
     Coordinate("org.apache.commons", "commons-pool2", "2.13.1"),
     Coordinate("org.scala-lang.modules", "scala-parallel-collections_2.13", "1.2.0"),
     Coordinate("com.google.code.findbugs", "jsr305", "3.0.0"),
 )
+
+
+def kafka_jars() -> list[Path]:
+    """Spark's Kafka source and sink, of the version of the Spark that runs."""
+    connector = Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", pyspark.__version__)
+    try:
+        return [*resolve([connector]), *resolve(_BESIDE_KAFKA)]
+    except HoldfastError as error:
+        raise ConfigError(
+            f"Spark {pyspark.__version__} reads from Kafka with {connector.artifact}:{connector.version}, which could "
+            f"not be had. {KNOWN}. If this machine cannot reach Maven Central, fetch the jars "
+            "elsewhere, start without kafka=True and name them in spark.jars; else use a Spark that has a connector"
+        ) from error
 
 
 def cache_folder() -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -15,9 +16,10 @@ from holdfast.checkpoint.history import engine_position
 from holdfast.checkpoint.storage import Storage
 from holdfast.connectors.kafka.client import check_servers, client_config
 from holdfast.connectors.kafka.group import CommitMode, GroupOffsets, KafkaSource, commit_mode
-from holdfast.connectors.kafka.start import StartFrom, resolve
+from holdfast.connectors.kafka.start import RowsExpiredError, StartFrom, check_unread, resolve
 from holdfast.core.model import CheckpointId
 from holdfast.errors import ConfigError, SourceError
+from holdfast.spark.private import streaming_sources
 
 logger = logging.getLogger("holdfast")
 #: seconds for which a query that has ended tries to tell its consumer groups how far it got
@@ -32,7 +34,8 @@ _GROUP, _COMMIT, _START, _PROBLEM = (f"holdfast.{name}" for name in ("group", "c
 _DEFAULTS = {"kafka.max.poll.records": "10000"}
 _OURS = (
     "subscribe", "subscribepattern", "assign", "startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp",
-    "kafka.group.id", "kafka.isolation.level", "kafka.bootstrap.servers",
+    "kafka.group.id", "kafka.isolation.level", "kafka.bootstrap.servers", "kafka.enable.auto.commit",
+    "kafka.auto.commit.interval.ms", "kafka.auto.offset.reset",
 )  # fmt: skip
 
 
@@ -65,11 +68,11 @@ def read_kafka(
     begin = start or StartFrom.group_offsets()
     if not isinstance(begin, StartFrom):
         raise ConfigError("start must be one of StartFrom.group_offsets(), .earliest(), .latest(), .timestamp(ms) ...")
-    given = dict(options or {})
+    given = {key: str(value) if isinstance(value, os.PathLike) else value for key, value in (options or {}).items()}
     for key in given:
         if key.lower() in _OURS:
             raise ConfigError(f"options: {key} is set by read_kafka: use its own arguments")
-    mode = commit_mode(checkpointing=True, commit_on_checkpoints=commit_offsets is not False)
+    mode = commit_mode(commit_offsets)
     starts = _start_options(servers, topics, pattern, group_id, begin, given)
     reader = spark.readStream.format("kafka").options(**{**_DEFAULTS, **given}).options(**starts)
     reader = reader.option("kafka.bootstrap.servers", servers).option("kafka.isolation.level", isolation)
@@ -99,23 +102,11 @@ def _start_options(
     return {"startingOffsets": json.dumps({t: {str(n): o for n, o in p.items()} for t, p in offsets.items()})}
 
 
-def find_sources(df: DataFrame) -> list[Mapping[str, str]]:
-    """The options of every streaming source in the plan, in Spark's order; that of the lines in `offsets/N`."""
-    leaves = df._jdf.queryExecution().analyzed().collectLeaves()
-    found: list[Mapping[str, str]] = []
-    for number in range(leaves.size()):
-        leaf = leaves.apply(number)
-        if leaf.isStreaming():
-            v2 = leaf.getClass().getSimpleName() == "StreamingRelationV2"
-            found.append(dict(leaf.extraOptions().asCaseSensitiveMap()) if v2 else {})
-    return found
-
-
 class KafkaProgress:
     """What write_stream does for the Kafka sources of a query: the start check, and the group's offsets."""
 
     def __init__(self, df: DataFrame, spark_checkpoint: Storage) -> None:
-        self._sources = find_sources(df)
+        self._sources = streaming_sources(df)
         self._storage = spark_checkpoint
         self._groups = [
             GroupOffsets(KafkaSource(i, o["kafka.bootstrap.servers"], o[_GROUP], _config(o)))
@@ -124,15 +115,35 @@ class KafkaProgress:
         ]
         self._lock = threading.Lock()
 
-    def check_start(self, planned: CheckpointId | None) -> None:
-        """Refuse a start that could not be resolved, unless a checkpoint makes it irrelevant (K2, K7)."""
-        for options in self._sources:
+    def check_start(self, planned: CheckpointId | None, committed: CheckpointId | None) -> None:
+        """Refuse a start that could not be resolved, unless a checkpoint makes it irrelevant (K2, K7).
+
+        With a checkpoint, rows that it has not read yet may have expired while the query was down: refused too, unless
+        the user has told Spark not to mind.
+        """
+        for index, options in enumerate(self._sources):
             if _GROUP not in options:
                 continue
             if planned is not None:
                 logger.info("the checkpoint knows where to go on: start mode %s is ignored", options[_START])
+                self._check_checkpoint(index, options, committed)
             elif _PROBLEM in options:
                 raise SourceError(options[_PROBLEM])
+
+    def _check_checkpoint(self, index: int, options: Mapping[str, str], committed: CheckpointId | None) -> None:
+        lines = None if committed is None else self._offsets(committed)
+        if lines is None:
+            return  # the first batch: Spark itself compares its start with what is there
+        try:
+            check_unread(_config(options), json.loads(lines[index]), committed or 0)
+        except RowsExpiredError as error:
+            careless = {key.lower(): value for key, value in options.items()}.get("failondataloss", "true")
+            if careless.lower() != "false":
+                raise
+            logger.warning("failOnDataLoss is false: %s", error)
+        except SourceError as error:
+            # Brokers that are away are Spark's to wait for; it compares the offsets too, in other words.
+            logger.warning("whether rows have expired since the last checkpoint could not be checked: %s", error)
 
     def commit(self, complete: CheckpointId | None, location: str, *, last: bool = False) -> None:
         """Commit the offsets of the last checkpoint that all sinks and Spark have committed, and all before it.
@@ -158,14 +169,20 @@ class KafkaProgress:
         last = min(complete, -1 if committed is None else committed)
         if last < 0:
             return True
-        try:
-            text = self._storage.read(f"offsets/{last}").decode()
-        except FileNotFoundError:
+        lines = self._offsets(last)
+        if lines is None:
             return True  # pruned by Spark: a later checkpoint is on its way
-        # The first line is the format's version, the second the batch's metadata.
-        lines = text.splitlines()[2:]
         done = [group.commit(last, lines) for group in self._groups]
         return all(done)
+
+    def _offsets(self, checkpoint_id: CheckpointId) -> list[str] | None:
+        """Where each source stood at the end of a checkpoint; None when Spark has pruned that."""
+        try:
+            text = self._storage.read(f"offsets/{checkpoint_id}").decode()
+        except FileNotFoundError:
+            return None
+        # The first line is the format's version, the second the batch's metadata.
+        return text.splitlines()[2:]
 
 
 def _config(options: Mapping[str, str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.pulse import Pulse
 from holdfast.errors import CheckpointInUseError, EngineError, HoldfastError, StorageError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
+from holdfast.spark import private
 from holdfast.spark.failures import StoppedError, failure_of
 
 logger = logging.getLogger("holdfast")
@@ -111,7 +112,7 @@ class Live:
             time.sleep(0.05)
         try:
             while self.active and self._query is not None and not self.stopping:
-                self._query._jsq.streamingQuery().queryExecutionThread().interrupt()
+                private.interrupt(self._query)
                 time.sleep(1.0)
         except (Py4JError, OSError) as error:
             logger.warning("the query at %s could not be interrupted: %s", self.location, error)
@@ -164,10 +165,8 @@ class Live:
     def _problem(self) -> HoldfastError | None:
         """Why Spark says that the query failed; None when it ended by itself or was stopped."""
         try:
-            told = self._query._jsq.exception() if self._query is not None else None
-            if told is None or told.isEmpty():
-                return None
-            return failure_of(str(told.get().toString()))
+            told = None if self._query is None else private.failure_text(self._query)
+            return None if told is None else failure_of(told)
         except (Py4JError, OSError) as error:
             return EngineError(f"Spark is gone: {type(error).__name__}: {error}")
 

@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark import RDD
-from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
-from pyspark.sql.pandas.types import to_arrow_schema
 
+from holdfast.spark import private
 from holdfast.spark.batches import ArrowBatches
 
 #: Takes the batches of a partition, gives a few short texts.
@@ -47,26 +45,17 @@ class Query:
         if not self.batches.small or not plain or session.conf.get(_LARGE, "false") != "false":
             return None
         query_id = session.sparkContext.getLocalProperty(_QUERY_ID)
-        query = None if query_id is None else self._session.streams._jsqm.get(query_id)
-        execution = None if query is None else query.streamingQuery().lastExecution()
-        if execution is None or execution.currentBatchId() != batch_id:
-            return None
-        plan = execution.executedPlan()
-        return plan if plan.schema().json() == frame._jdf.schema().json() else None
+        plan = None if query_id is None else private.plan_of(self._session, query_id, batch_id)
+        return plan if plan is not None and private.same_schema(frame, plan) else None
 
 
 def each_partition(frame: DataFrame, plan: Any | None, function: PartitionFunction) -> list[str]:
     """One Spark job; what `function` gave for each partition."""
-    if plan is None:
+    rows = None if plan is None else private.plan_rows(frame, plan)
+    if rows is None:
         return [row[0] for row in frame.mapInArrow(_through_arrow(function), "text string").collect()]
-    batches = frame._jdf.toArrowBatchRdd(plan).toJavaRDD()
-    rdd: RDD[bytes] = RDD(batches, frame.sparkSession.sparkContext, NoOpSerializer())
-    return list(rdd.mapPartitions(_decoding(arrow_schema(frame).serialize().to_pybytes(), function)).collect())
-
-
-def arrow_schema(frame: DataFrame) -> pa.Schema:
-    """The rows' schema as the tasks see it."""
-    return to_arrow_schema(frame.schema, timezone=frame.sparkSession.conf.get("spark.sql.session.timeZone"))
+    schema = private.arrow_schema(frame).serialize().to_pybytes()
+    return list(rows.mapPartitions(_decoding(schema, function)).collect())
 
 
 def _through_arrow(function: PartitionFunction) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from holdfast.errors import ConfigError
-from holdfast.spark.jars import SPARK_KAFKA, resolve
+from holdfast.spark import private
+from holdfast.spark.jars import kafka_jars
 
 _DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -67,7 +67,7 @@ def session(app_name: str, *, kafka: bool = False, conf: Mapping[str, str] | Non
     for key in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
         chosen[key] = f"{_JAVA_OPTIONS} {settings.get(key, '')}".strip()
     if kafka:
-        jars = [str(jar) for jar in resolve(SPARK_KAFKA)]
+        jars = [str(jar) for jar in kafka_jars()]
         chosen["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars", ""), *jars]))
     builder = SparkSession.builder.appName(app_name)
     for key, value in chosen.items():
@@ -89,8 +89,7 @@ def _checked(running: SparkSession) -> SparkSession:
 def submitted() -> dict[str, str]:
     """What somebody has set before us."""
     if _SUBMITTED in os.environ:
-        SparkContext._ensure_initialized()
-        return dict(SparkConf().getAll())
+        return private.submitted()
     return {**_defaults_file(), **_arguments(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))}
 
 

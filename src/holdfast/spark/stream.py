@@ -10,22 +10,32 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from holdfast.checkpoint import s3a
+from holdfast.checkpoint.bad_rows import Letters
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.history import engine_position, log_location
-from holdfast.checkpoint.log import CheckpointLog
+from holdfast.checkpoint.log import HISTORY_RETAIN, CheckpointLog
 from holdfast.checkpoint.ports import EnginePosition
 from holdfast.checkpoint.pulse import Pulse
 from holdfast.checkpoint.storage import open_storage
 from holdfast.core.naming import check_name
+from holdfast.core.paths import AnyPath, path_text
 from holdfast.core.retry import Retry
 from holdfast.core.units import parse_duration
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.sinks.dead_letters import DeadLetters, KeptLetters
+from holdfast.sinks.lanes import WHOLE
+from holdfast.sinks.letters import KEPT
+from holdfast.sinks.route import Route
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
+from holdfast.spark import private
 from holdfast.spark.failures import StoppedError, interrupted
 from holdfast.spark.kafka import KafkaProgress
 from holdfast.spark.live import LAST_CALL, reserve
-from holdfast.spark.partitions import Query, arrow_schema
+from holdfast.spark.partitions import Query
 from holdfast.spark.query import HoldfastQuery
+from holdfast.spark.routes import Routed, routed
+from holdfast.spark.shared import prove_shared
 from holdfast.spark.tasks import SparkBatch, SparkTasks
 
 DELIVERIES = ("exactly-once", "at-least-once")
@@ -34,14 +44,16 @@ _CHECKPOINT = "checkpointlocation"
 
 def write_stream(
     df: DataFrame,
-    sinks: TwoPhaseCommitSink | Sequence[TwoPhaseCommitSink],
+    sinks: TwoPhaseCommitSink | Route | Sequence[TwoPhaseCommitSink | Route],
     *,
     name: str,
-    checkpoint_location: str,
+    checkpoint_location: AnyPath,
     delivery: str = "exactly-once",
     take_over: bool = False,
     retry: Retry | None = None,
     drain_timeout: str | float = 60.0,
+    history_retain: int = HISTORY_RETAIN,
+    dead_letters: DeadLetters | None = None,
 ) -> DataStreamWriter:
     """Deliver a streaming DataFrame into sinks; one decision for all of them.
 
@@ -49,25 +61,34 @@ def write_stream(
     endpoint and must stay the same over restarts. `take_over` lets this checkpoint location own a name that a ledger
     knows from another one; rows may then be delivered twice. `retry` says how long a start, a batch and a commit wait
     for an endpoint that is away. A bounded run (`availableNow`, `once`) or a stop gives sinks that lag `drain_timeout`
-    to catch up; what is left then is an UndeliveredError, and the next start delivers it.
+    to catch up; what is left then is an UndeliveredError, and the next start delivers it. Statistics of the newest
+    `history_retain` checkpoints are kept. `dead_letters` says where rows go that a sink refuses or a route rejects;
+    without it the query stops at them.
     """
     check_name("name", name)
     if not isinstance(df, DataFrame) or not df.isStreaming:
         raise ConfigError("df must be a streaming DataFrame (spark.readStream...); for a batch use DataFrame.write")
-    if not hasattr(df, "_jdf"):
+    if not private.is_classic(df):
         raise ConfigError("Spark Connect is not supported: use a classic SparkSession")
     if delivery not in DELIVERIES:
         raise ConfigError(f"delivery must be one of {', '.join(DELIVERIES)}, not {delivery!r}")
-    if not isinstance(checkpoint_location, str) or not checkpoint_location.strip():
-        raise ConfigError(f"checkpoint_location must be a path or URL, not {checkpoint_location!r}")
+    location = path_text("checkpoint_location", checkpoint_location, "a path or URL")
     if retry is not None and not isinstance(retry, Retry):
         raise ConfigError(f'retry must be hf.Retry(for_="5m", ...), not {retry!r}')
     drain = parse_duration("drain_timeout", drain_timeout)
     if drain is None:
         raise ConfigError('drain_timeout must be a duration such as "60s", "5m" or seconds, not None')
+    if isinstance(history_retain, bool) or not isinstance(history_retain, int) or history_retain < 1:
+        raise ConfigError(f"history_retain must be a number of checkpoints, at least 1, not {history_retain!r}")
     _refuse_speculation(df)
+    s3a.use(s3a.read_settings(private.hadoop_setting(df.sparkSession.sparkContext)))
     settings = {"delivery": delivery, "take_over": take_over, "retry": retry, "drain_timeout": drain}
-    return HoldfastWriter(df, _check_sinks(sinks), name, _qualify(df, checkpoint_location), settings)
+    if dead_letters is not None and not isinstance(dead_letters, DeadLetters):
+        raise ConfigError(f"dead_letters must be hf.DeadLetters(sink, ...), not {type(dead_letters).__name__}")
+    made = routed(df, _check_sinks(sinks, dead_letters))
+    settings["dead_letters"] = dead_letters
+    qualified = private.qualified(df.sparkSession.sparkContext, location)
+    return HoldfastWriter(made, name, qualified, settings, history_retain)
 
 
 class HoldfastWriter(DataStreamWriter):
@@ -75,17 +96,41 @@ class HoldfastWriter(DataStreamWriter):
 
     def __init__(
         self,
-        df: DataFrame,
-        sinks: list[TwoPhaseCommitSink],
+        made: Routed,
         name: str,
         location: str,
         settings: Mapping[str, Any],
+        history_retain: int,
     ) -> None:
-        super().__init__(df)
-        self._sinks, self._name, self._location = sinks, name, location
-        self._settings, self._bounded = settings, False
+        super().__init__(made.frame)
+        self._df = made.frame
+        self._history_retain = history_retain
+        self._sinks, self._lanes, self._name, self._location = made.sinks, made.lanes, name, location
+        self._settings, self._bounded = dict(settings), False
+        self._dead_letters: DeadLetters | None = self._settings.pop("dead_letters", None)
+        self._letters: Letters | None = None
+        if self._dead_letters is not None:
+            taking = [self._dead_letters.sink, KeptLetters()]
+            self._sinks = [*self._sinks, *taking]
+            names = tuple(sink.name for sink in taking)
+            self._letters = Letters(names, self._dead_letters.max_ratio, self._dead_letters.max_rows)
         super().queryName(name)
         super().option("checkpointLocation", location)
+
+    @property
+    def pipeline(self) -> str:
+        """The pipeline's name."""
+        return self._name
+
+    @property
+    def location(self) -> str:
+        """The checkpoint location, as Spark spells it."""
+        return self._location
+
+    @property
+    def sinks(self) -> list[TwoPhaseCommitSink]:
+        """The sinks."""
+        return list(self._sinks)
 
     def start(self, *args: Any, **kwargs: Any) -> StreamingQuery:
         """Claim a generation, fence older drivers, finish what they decided, then start the query."""
@@ -93,9 +138,12 @@ class HoldfastWriter(DataStreamWriter):
             raise ConfigError("start() takes outputMode and queryName only: where rows go is the sinks' business")
         _refuse_speculation(self._df)
         with reserve(self._location, self._sinks) as live:
-            log = CheckpointLog(open_storage(log_location(self._location)), self._name)
+            storage = open_storage(log_location(self._location))
+            log = CheckpointLog(storage, self._name, history_retain=self._history_retain)
             context = self._df.sparkSession.sparkContext
-            coordinator = Coordinator(log, self._sinks, SparkTasks(context), bounded=self._bounded, **self._settings)
+            coordinator = Coordinator(
+                log, self._sinks, SparkTasks(context), bounded=self._bounded, letters=self._letters, **self._settings
+            )
             pulse = Pulse(log)
             live.drain_timeout = self._settings["drain_timeout"]
 
@@ -103,21 +151,23 @@ class HoldfastWriter(DataStreamWriter):
                 return EnginePosition(*engine_position(self._location))
 
             sources = KafkaProgress(self._df, open_storage(self._location))
-            sources.check_start(position().planned)
-            _start(coordinator, pulse, position, arrow_schema(self._df))
+            known = position()
+            sources.check_start(known.planned, known.committed)
+            # Before a generation is claimed: a start that cannot work fences nobody.
+            prove_shared(context, self._sinks, storage.url)
+            _start(coordinator, pulse, position, self._schemas())
 
             def advance(last: bool = False) -> None:
                 sources.commit(coordinator.complete_through, self._location, last=last)
 
             running = Query(self._df.sparkSession)
-            jvm: Any = context._jvm
 
             def run(frame: DataFrame, batch_id: int) -> None:
                 try:
-                    live.gate(lambda: jvm.java.lang.Thread.sleep(50))
+                    live.gate(lambda: private.pause(context))
                     live.in_batch = True
                     advance()
-                    coordinator.run(batch_id, SparkBatch(frame, batch_id, running))
+                    coordinator.run(batch_id, SparkBatch(frame, batch_id, running, self._lanes, self._letters))
                 except Exception as error:
                     if interrupted(error) and (live.stopping or not isinstance(error, HoldfastError)):
                         raise StoppedError from None
@@ -133,10 +183,19 @@ class HoldfastWriter(DataStreamWriter):
                 pulse.end(coordinator.deliveries, error)
                 coordinator.close(LAST_CALL)
                 raise
-            assert isinstance(query, HoldfastQuery)
+            if not isinstance(query, HoldfastQuery):  # Spark no longer asks _sq for the kind of query
+                query = HoldfastQuery(private.java_query(query))
             query.live = live
             live.follow(query, coordinator, pulse, advance)
             return query
+
+    def _schemas(self) -> dict[str, pa.Schema]:
+        """Each sink's: that of its own rows."""
+        whole = private.arrow_schema(self._df)
+        schemas = {sink.name: self._lanes.get(sink.name, WHOLE).schema(whole) for sink in self._sinks}
+        if self._dead_letters is not None:
+            schemas |= {self._dead_letters.sink.name: self._dead_letters.schema, KeptLetters.name: KEPT}
+        return schemas
 
     def _sq(self, jsq: Any) -> StreamingQuery:
         return HoldfastQuery(jsq)
@@ -173,10 +232,12 @@ class HoldfastWriter(DataStreamWriter):
         raise ConfigError("toTable() does not go with write_stream: rows go to its sinks; call start()")
 
 
-def _start(coordinator: Coordinator, pulse: Pulse, position: Callable[[], EnginePosition], schema: pa.Schema) -> None:
+def _start(
+    coordinator: Coordinator, pulse: Pulse, position: Callable[[], EnginePosition], schemas: Mapping[str, pa.Schema]
+) -> None:
     """Recover, and leave word of a start that failed: `holdfast status` shows it."""
     try:
-        coordinator.start(position, schema)
+        coordinator.start(position, schemas)
     except HoldfastError as error:
         if coordinator.claimed:
             pulse.end(coordinator.deliveries, error)
@@ -185,19 +246,25 @@ def _start(coordinator: Coordinator, pulse: Pulse, position: Callable[[], Engine
     pulse.prune()
 
 
-def _check_sinks(sinks: TwoPhaseCommitSink | Sequence[TwoPhaseCommitSink]) -> list[TwoPhaseCommitSink]:
-    chosen = [sinks] if isinstance(sinks, TwoPhaseCommitSink) else list(sinks)
-    if not chosen:
+def _check_sinks(
+    sinks: TwoPhaseCommitSink | Route | Sequence[TwoPhaseCommitSink | Route], dead_letters: DeadLetters | None
+) -> list[Route]:
+    given = [sinks] if isinstance(sinks, TwoPhaseCommitSink | Route) else list(sinks)
+    if not given:
         raise ConfigError("sinks must hold at least one sink")
-    for sink in chosen:
-        if not isinstance(sink, TwoPhaseCommitSink):
+    for one in given:
+        if not isinstance(one, TwoPhaseCommitSink | Route):
             raise ConfigError(
-                f"sinks must be TwoPhaseCommitSink, WriteAheadSink or IdempotentSink objects, not {type(sink).__name__}"
+                "sinks must be TwoPhaseCommitSink, WriteAheadSink or IdempotentSink objects, or hf.route(...) of one, "
+                f"not {type(one).__name__}"
             )
+    chosen = [one if isinstance(one, Route) else Route(one) for one in given]
+    every = [*(one.sink for one in chosen), *([] if dead_letters is None else [dead_letters.sink])]
+    for sink in every:
         check_name(f"the name of sink {type(sink).__name__}", sink.name)
         # With the object, so that it gets to tasks: a class of a script is made anew there, without what its base has.
         vars(sink).setdefault("name", sink.name)
-    names = [sink.name for sink in chosen]
+    names = [sink.name for sink in every]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(
@@ -212,14 +279,3 @@ def _refuse_speculation(df: DataFrame) -> None:
             "spark.speculation=true runs the code of a task twice, and the losing copy can write after the checkpoint "
             "is decided: set spark.speculation=false for this application"
         )
-
-
-def _qualify(df: DataFrame, location: str) -> str:
-    """The location with its scheme, as Spark itself resolves it: `/data` is HDFS where that is the default."""
-    context = df.sparkSession.sparkContext
-    jvm: Any = context._jvm
-    configuration = context._jsc.hadoopConfiguration()
-    path = jvm.org.apache.hadoop.fs.Path(location)
-    if path.toUri().getScheme() is not None:
-        return location.rstrip("/")
-    return str(path.getFileSystem(configuration).makeQualified(path).toString()).rstrip("/")

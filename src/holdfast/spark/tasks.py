@@ -18,10 +18,13 @@ import pyarrow as pa
 from pyspark import SparkContext, TaskContext
 from pyspark.sql import DataFrame
 
+from holdfast.checkpoint import s3a
+from holdfast.checkpoint.bad_rows import Letters
 from holdfast.checkpoint.ports import Run, SubtaskReport
-from holdfast.core.model import CheckpointId, Committable
+from holdfast.core.model import CheckpointId
 from holdfast.core.repair import Replayed
 from holdfast.errors import EngineError, HoldfastError
+from holdfast.sinks.lanes import WHOLE, Lanes
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark.failures import QueryFailedError, interrupted, marked, reason, restored
@@ -36,8 +39,9 @@ _TOO_LARGE = re.compile(r"OversizedAllocation|OutOfMemory|Memory required for ve
 class SparkBatch:
     """One micro-batch, as the coordinator wants it."""
 
-    def __init__(self, frame: DataFrame, batch_id: int, query: Query) -> None:
+    def __init__(self, frame: DataFrame, batch_id: int, query: Query, lanes: Lanes, letters: Letters | None) -> None:
         self._frame, self._batch_id, self._query = frame, batch_id, query
+        self._lanes, self._letters = lanes, letters
 
     def write(
         self,
@@ -48,8 +52,10 @@ class SparkBatch:
         *,
         only: Collection[int] | None = None,
         repair: int = 0,
+        careful: bool = False,
     ) -> list[SubtaskReport]:
         """One Spark job, one pass over the rows for all sinks; one small JSON message a task comes back."""
+        lanes, letters = self._lanes, self._letters
 
         def write_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[str]:
             context = TaskContext.get()
@@ -61,22 +67,24 @@ class SparkBatch:
                 return
             tasks = [make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp, repair) for sink in sinks]
             with marked():
-                report = write_subtask(sinks, tasks, batches)
+                report = write_subtask(sinks, tasks, batches, lanes, letters, careful=careful)
             spare_collector()
             yield json.dumps(asdict(report))
 
         self._query.batches.limit(self._frame.sparkSession)
-        reports = sorted(map(_parse, self._each(write_partition)), key=lambda report: report.subtask)
+        found = (SubtaskReport.parse(json.loads(text)) for text in self._each(write_partition))
+        reports = sorted(found, key=lambda report: report.subtask)
         self._query.batches.learn(reports)
         return reports
 
-    def digests(self) -> list[Replayed]:
+    def digests(self, sink: str) -> list[Replayed]:
         """See holdfast.checkpoint.ports.Batch."""
+        lane = self._lanes.get(sink, WHOLE)
 
         def digest(batches: Iterator[pa.RecordBatch]) -> Iterator[str]:
             context = TaskContext.get()
             assert context is not None
-            found = digest_partition(context.partitionId(), batches)
+            found = digest_partition(context.partitionId(), batches, lane)
             if found is not None:
                 yield json.dumps(asdict(found))
 
@@ -84,6 +92,7 @@ class SparkBatch:
 
     def _each(self, function: PartitionFunction) -> list[str]:
         """Both ways of reading the rows split them alike: what feeds the frame is the plan."""
+        function = _knowing_s3a(function)
         plan = self._query.plan(self._frame, self._batch_id)
         try:
             with restored():
@@ -107,6 +116,17 @@ class SparkBatch:
         self._frame.write.format("noop").mode("overwrite").save()
 
 
+def _knowing_s3a(function: PartitionFunction) -> PartitionFunction:
+    """Tasks reach `s3a://` as the driver does."""
+    settings = s3a.given()
+
+    def knowing(batches: Iterator[pa.RecordBatch]) -> Iterator[str]:
+        s3a.use(settings)
+        yield from function(batches)
+
+    return knowing
+
+
 def spare_collector() -> None:
     """At the end of a task: the collector passes over what this worker process has imported so far.
 
@@ -121,12 +141,6 @@ def _freeze(modules: int) -> None:
     """Once for this many modules: the first tasks import more than one alone needs."""
     gc.collect()
     gc.freeze()
-
-
-def _parse(text: str) -> SubtaskReport:
-    body = json.loads(text)
-    committables = tuple(Committable(**c) for c in body.pop("committables"))
-    return SubtaskReport(**body, committables=committables)
 
 
 class SparkTasks:
@@ -179,10 +193,11 @@ class _Guarded:
     """Brings an exception back as itself: its type tells the driver whether trying again can help."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
+        self._function, self._s3a = function, s3a.given()
 
     def __call__(self, item: Any) -> tuple[str, Any]:
         try:
+            s3a.use(self._s3a)
             result = self._function(item)
             spare_collector()
             return "result", result

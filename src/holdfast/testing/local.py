@@ -19,6 +19,7 @@ from typing import TypeVar
 import cloudpickle
 import pyarrow as pa
 
+from holdfast.checkpoint.bad_rows import Letters
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.loops import Inline
@@ -28,6 +29,7 @@ from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Committable
 from holdfast.core.repair import Replayed
 from holdfast.core.retry import Retry
+from holdfast.sinks.lanes import WHOLE, Lanes
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
@@ -63,7 +65,8 @@ class LocalBatch:
 
     `failing` names a partition whose task breaks off after its first rows. `retried` names partitions whose first
     attempt prepares and is then forgotten, as when an executor dies before it can answer; what it prepared is kept in
-    `forgotten`. `prepared` is called when every task has prepared and nothing is decided.
+    `forgotten`. `prepared` is called when every task has prepared and nothing is decided. `lanes` are the sinks'
+    own rows, `letters` says which of them take dead letters.
     """
 
     def __init__(
@@ -73,6 +76,8 @@ class LocalBatch:
         failing: int | None = None,
         retried: Collection[int] = (),
         prepared: Callable[[list[SubtaskReport]], None] | None = None,
+        lanes: Lanes | None = None,
+        letters: Letters | None = None,
     ) -> None:
         self.partitions = partitions
         self.drained = 0
@@ -80,6 +85,7 @@ class LocalBatch:
         self.forgotten: list[Committable] = []
         self.attempts: Iterator[int] = itertools.count()
         self._failing, self._retried, self._prepared = failing, retried, prepared
+        self._lanes, self._letters, self._careful = lanes or {}, letters, False
 
     def write(
         self,
@@ -90,9 +96,11 @@ class LocalBatch:
         *,
         only: Collection[int] | None = None,
         repair: int = 0,
+        careful: bool = False,
     ) -> list[SubtaskReport]:
         """See holdfast.checkpoint.ports.Batch."""
         self.written += 1
+        self._careful = careful
         reports = []
         for subtask in range(len(self.partitions)) if only is None else sorted(only):
             if subtask in self._retried:
@@ -102,9 +110,10 @@ class LocalBatch:
             self._prepared(reports)
         return reports
 
-    def digests(self) -> list[Replayed]:
+    def digests(self, sink: str) -> list[Replayed]:
         """See holdfast.checkpoint.ports.Batch."""
-        found = [digest_partition(n, part) for n, part in enumerate(self.partitions)]
+        lane = self._lanes.get(sink, WHOLE)
+        found = [digest_partition(n, part, lane) for n, part in enumerate(self.partitions)]
         return [replayed for replayed in found if replayed is not None]
 
     def drain(self) -> None:
@@ -124,10 +133,9 @@ class LocalBatch:
         copies = [travel(sink) for sink in sinks]
         tasks = [make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp, repair) for sink in copies]
         batches = iter(self.partitions[subtask])
-        report = write_subtask(copies, tasks, _broken(batches) if subtask == self._failing else batches)
-        body = json.loads(json.dumps(asdict(report)))
-        committables = tuple(Committable(**c) for c in body.pop("committables"))
-        return SubtaskReport(**body, committables=committables)
+        broken = _broken(batches) if subtask == self._failing else batches
+        report = write_subtask(copies, tasks, broken, self._lanes, self._letters, careful=self._careful)
+        return SubtaskReport.parse(json.loads(json.dumps(asdict(report))))
 
 
 def _broken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.checkpoint import orders, resolve, stuck
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.delivery import Delivery
-from holdfast.checkpoint.log import CheckpointLog
+from holdfast.checkpoint.log import ACCEPT_RESTORED, CheckpointLog
 from holdfast.core.retry import Retry
 from holdfast.errors import CommitError, HoldfastError
 
@@ -193,6 +193,14 @@ class Operator:
         view = world.view(world.store, self.process)
         reader = CheckpointLog(view, PIPELINE)
         reader.load()
+        if self.how == ACCEPT_RESTORED:
+            known = reader.committed().get("wa")
+            if known is None:
+                raise CommitError("nothing is known to be committed: nothing to accept")
+            missing = {"sink": "wa", "through": known.checkpoint_id, "first": None, "rows": None}
+            who = {"by": "model", "host": "here", "at": 0}
+            self.orders.append(resolve.accept_restored("model:", PIPELINE, missing, who))
+            return
         orders.finish(reader, ("tx", "wa"))
         meant = stuck.choose(reader)
         for finding in meant:

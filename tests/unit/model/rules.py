@@ -9,16 +9,18 @@ from typing import Any
 from holdfast.checkpoint import delivery, repair, sweeps
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.delivery import Delivery
+from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import Run
+from holdfast.checkpoint.slots import Slots
 from holdfast.core import fence
 from holdfast.core.model import Committable, RecordKind, Slot
 from holdfast.core.naming import Task
-from holdfast.core.recovery import STEPS, Leftover, Moment, PublishStep, Step
+from holdfast.core.recovery import STEPS, Leftover, Moment, Step
 from holdfast.core.repair import RepairPlan
 from holdfast.sinks import wal
 
 from .drivers import ModelLoops
-from .sinks import POISON, LedgerSink, SendingSink, TransactionSink, without_generation
+from .sinks import POISON, LedgerSink, PublishStep, SendingSink, TransactionSink, without_generation
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,25 @@ def _aborts_too(records: Any, commits: Any, retain: int) -> tuple[list[int], lis
 
 
 ABORTS_PRUNED = Rules("5: abort slots pruned", patches=((fence, "prunable", _aborts_too),))
+
+_fence = CheckpointLog._fence
+
+
+def _floor_first(log: CheckpointLog) -> None:
+    log._slots.raise_floor(log.generation, [])
+    _fence(log)
+
+
+FLOOR_TOO_EARLY = Rules("5: floor written before the fence", patches=((CheckpointLog, "_fence", _floor_first),))
+
+_raise_floor = Slots.raise_floor
+
+
+def _forgetful(slots: Slots, generation: int, live: Any) -> None:
+    _raise_floor(slots, generation, [])
+
+
+FLOOR_FORGETS = Rules("5: floor forgets what is decided below it", patches=((Slots, "raise_floor", _forgetful),))
 
 # -- 6. offsets follow completeness
 

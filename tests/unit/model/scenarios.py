@@ -24,6 +24,7 @@ class Scenario:
 SOUND = {
     "two drivers, endpoint with a ledger": Scenario(Setup()),
     "two drivers, committer beside the endpoint": Scenario(Setup(write_ahead="committer")),
+    "a sink that commits beside the tasks of the next": Scenario(Setup(batches=3, write_ahead="overlapping", retain=1)),
     "three checkpoints, all but one pruned": Scenario(Setup(batches=3, retain=1)),
     "lost transactions are repaired": Scenario(
         Setup(), Bounds(2, kinds=frozenset({TIME, CRASH}), at=("tx.commit", "create decisions", "create commits/0.tx"))
@@ -38,6 +39,9 @@ SOUND = {
     "checkpoint location deleted": Scenario(Setup(between="deleted", always_second=True)),
     "checkpoint location deleted, take-over": Scenario(Setup(between="deleted", always_second=True, take_over=True)),
     "endpoint restored from a backup": Scenario(Setup(between="restored", always_second=True)),
+    "endpoint restored from a backup, the operator accepts it": Scenario(
+        Setup(batches=3, between="restored", always_second=True, operator="accept-restored")
+    ),
     "options changed": Scenario(Setup(new_options=True), Bounds(kinds=frozenset({SWITCH, CRASH, LOSE, FAIL, ORPHAN}))),
     "a row that no endpoint takes": Scenario(Setup(poison=True)),
     "slow write-ahead endpoint": Scenario(
@@ -82,6 +86,18 @@ MISSED = (
         rules.ABORTS_PRUNED,
         world.DECIDED_TWICE,
         Scenario(Setup(batches=3, retain=1), _only(SWITCH, towards=("d2",), at=("create decisions",))),
+    ),
+    # The first driver pauses before its decision; the second writes the floor, then dies before its abort.
+    Missed(
+        rules.FLOOR_TOO_EARLY,
+        world.DECIDED_TWICE,
+        Scenario(Setup(), _only(SWITCH, CRASH, deviations=2, towards=("d2",), at=("create decisions",))),
+    ),
+    # The second driver dies too: the third finds no word of what the first has decided.
+    Missed(
+        rules.FLOOR_FORGETS,
+        world.DECIDED_TWICE,
+        Scenario(Setup(), _only(CRASH, deviations=2, at=("tx.commit", "delete floors"))),
     ),
     Missed(rules.OFFSETS_OF_DECIDED, world.LEADS, Scenario(Setup(), _only(FAIL))),
     Missed(rules.NO_TIMER, world.HELD_BACK, Scenario(Setup(), _only(FAIL, at=("wa.",)))),

@@ -138,17 +138,18 @@ class ModelBatch:
         *,
         only: Collection[int] | None = None,
         repair: int = 0,
+        careful: bool = False,
     ) -> list[SubtaskReport]:
         parts = self.partitions()
 
         def task(subtask: int, attempt: int) -> SubtaskReport:
             tasks = [make_task(run, s.name, checkpoint_id, subtask, attempt, timestamp, repair) for s in sinks]
-            return write_subtask(sinks, tasks, [record_batch(parts[subtask])])
+            return write_subtask(sinks, tasks, [record_batch(parts[subtask])], careful=careful)
 
         chosen = [n for n in range(len(parts)) if only is None or n in only]
         return self._driver.tasks.run([lambda attempt, n=n: task(n, attempt) for n in chosen], "task")
 
-    def digests(self) -> list[Replayed]:
+    def digests(self, sink: str) -> list[Replayed]:
         found = [digest_of(n, rows) for n, rows in enumerate(self.partitions())]
         return [replayed for replayed in found if replayed is not None]
 

@@ -17,6 +17,7 @@ from holdfast.committers.cassandra_settings import check_choice, check_identifie
 from holdfast.connectors.cassandra.limits import Limits, read_limits
 from holdfast.connectors.cassandra.rows import check_rows
 from holdfast.connectors.cassandra.send import Sender
+from holdfast.connectors.cassandra.stored import READS, Stored
 from holdfast.connectors.cassandra.table import Table, describe
 from holdfast.core.model import CheckpointId
 from holdfast.core.naming import check_name
@@ -24,9 +25,12 @@ from holdfast.core.units import parse_size
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
 from holdfast.sinks.keys import FindDuplicates, LastRows, only
+from holdfast.sinks.order import check_order_by
 from holdfast.sinks.write_ahead import Send, WriteAheadSink
 
 CONSISTENCY = ("LOCAL_QUORUM", "QUORUM", "EACH_QUORUM", "ALL", "LOCAL_ONE", "ONE", "TWO", "THREE")
+#: How marks are written beside rows of a level that the committer does not have: so that a read sees every mark.
+MARKS = {"EACH_QUORUM": "QUORUM", **dict.fromkeys(("LOCAL_ONE", "ONE", "TWO", "THREE"), "LOCAL_QUORUM")}
 NULLS = ("write", "skip")
 
 
@@ -39,8 +43,9 @@ class CassandraSink(WriteAheadSink):
     checkpoint, which grows from checkpoint to checkpoint, so that sending again changes nothing and an old checkpoint
     never overwrites a newer one. Readers see rows as they are sent. While Cassandra is down the query goes on.
 
-    Of two rows of one key in one checkpoint the one with the larger `order_by` wins; without `order_by` they are an
-    error, raised before anything is decided.
+    Of two rows of one key the one with the larger `order_by` wins: then the stored row is read before one is sent.
+    Without `order_by` the later checkpoint wins, and two rows of one key in one checkpoint are an error, raised before
+    anything is decided.
     """
 
     def __init__(
@@ -70,6 +75,11 @@ class CassandraSink(WriteAheadSink):
         self.table_name = check_identifier("table", table)
         if order_by is not None and (not isinstance(order_by, str) or not order_by):
             raise ConfigError(f"order_by must be the name of a column, or None, not {order_by!r}")
+        if order_by is not None and consistency in CONSISTENCY and consistency not in READS:
+            raise ConfigError(
+                f"order_by compares a row with the stored one, which a read after a write with consistency="
+                f"{consistency!r} need not see: give one of {', '.join(READS)}"
+            )
         if not isinstance(concurrency, int) or isinstance(concurrency, bool) or not 1 <= concurrency <= 10_000:
             raise ConfigError(f"concurrency must be a whole number from 1 to 10000, not {concurrency!r}")
         self.order_by = order_by
@@ -79,8 +89,8 @@ class CassandraSink(WriteAheadSink):
         self.max_mutation = None if max_mutation is None else parse_size("max_mutation", max_mutation)
         if committer is None:
             committer = CassandraCheckpointCommitter(
-                contact_points, keyspace, port=port, username=username, password=password, tls=tls, local_dc=local_dc,
-                timeout=timeout,
+                contact_points, keyspace, consistency=MARKS.get(consistency, consistency), port=port, username=username,
+                password=password, tls=tls, local_dc=local_dc, timeout=timeout,
             )  # fmt: skip
         super().__init__(committer=committer, max_pending=max_pending, max_pending_bytes=max_pending_bytes)
         self.name = check_name("name", name or f"cassandra-{keyspace}-{table}"[:100])
@@ -173,8 +183,11 @@ class CassandraSink(WriteAheadSink):
                     client, self.table, timestamp * 1000, consistency=self.consistency, concurrency=self.concurrency,
                     keep_nulls=self.nulls == "write",
                 )  # fmt: skip
+                stored = None if self.order_by is None else Stored(
+                    client, self.table, self.order_by, consistency=self.consistency, concurrency=self.concurrency
+                )  # fmt: skip
                 for batch in values:
-                    sender.send(batch)
+                    sender.send(batch if stored is None else stored.newer(batch))
                 sender.finish()
         except ConfigError as error:
             raise ConfigError(
@@ -215,20 +228,7 @@ class CassandraSink(WriteAheadSink):
             self.table.check_columns(schema)
         except ConfigError as error:
             raise ConfigError(f"sink {self.name!r}: {error}") from error
-        if self.order_by is None:
-            return
-        if self.order_by not in schema.names:
-            raise ConfigError(
-                f"sink {self.name!r}: order_by={self.order_by!r} is not among the DataFrame's columns: "
-                f"{', '.join(schema.names)}"
-            )
-        if self.order_by in self.table.key:
-            raise ConfigError(
-                f"sink {self.name!r}: order_by={self.order_by!r} is part of the primary key of {self.table}, so it is "
-                "the same in all rows of one key"
-            )
-        if pa.types.is_nested(schema.field(self.order_by).type):
-            raise ConfigError(f"sink {self.name!r}: order_by={self.order_by!r} has no order: take a plain column")
+        check_order_by(self.name, schema, self.table.key, self.order_by)
 
 
 @dataclass

@@ -149,21 +149,30 @@ class Buckets:
         if schema.names and not set(schema.names) - set(self.columns):
             raise ConfigError("bucket_by names every column, so that nothing is left for the files themselves")
 
-    def split(self, batch: pa.RecordBatch, timestamp: int) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """(folder, its rows without the columns that are in the folder's name), each folder once, rows in order."""
+    def assign(self, batch: pa.RecordBatch, timestamp: int) -> tuple[pa.DictionaryArray | None, pa.RecordBatch]:
+        """The folder of each row, None when there are no buckets; and the rows without what is in the folder's name."""
         if not self.by:
-            yield "", batch
-            return
+            return None, batch
         folders = [
             bucket.folders(batch, timestamp) if isinstance(bucket, TimeBucket) else _segments(batch, bucket)
             for bucket in self.by
         ]
         paths = folders[0] if len(folders) == 1 else pc.binary_join_element_wise(*folders, "/")
         rows = batch.drop_columns(self.columns) if self.columns else batch
-        encoded = paths.dictionary_encode()
-        if len(encoded.dictionary) == 1:
-            yield encoded.dictionary[0].as_py(), rows
-            return
+        return paths.dictionary_encode(), rows
+
+    def split(self, batch: pa.RecordBatch, timestamp: int) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """(folder, its rows without the columns that are in the folder's name), each folder once, rows in order."""
+        yield from grouped(*self.assign(batch, timestamp))
+
+
+def grouped(encoded: pa.DictionaryArray | None, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Each folder once, with its rows in order."""
+    if encoded is None:
+        yield "", rows
+    elif len(encoded.dictionary) == 1:
+        yield encoded.dictionary[0].as_py(), rows
+    else:
         codes = encoded.indices.to_numpy(zero_copy_only=False)
         order = np.argsort(codes, kind="stable")
         starts = np.searchsorted(codes[order], np.arange(len(encoded.dictionary) + 1))

@@ -9,7 +9,9 @@ import pyarrow as pa
 
 from holdfast.connectors.files.formats import of_file
 from holdfast.connectors.files.marks import Mark, read_marks
+from holdfast.connectors.files.pack import read_piece
 from holdfast.connectors.files.parts import IPC, Folder, Hashing, check_part, checksum, read_part, read_schema
+from holdfast.connectors.files.publish import Finished, show, sync_shown, writing
 from holdfast.connectors.files.rolling import Part, Roll
 from holdfast.core import faults
 from holdfast.errors import LostError, RecordError, RowError
@@ -23,11 +25,33 @@ class Done:
     #: of the file it made; a committed one that was there already is not looked into
     bytes: int = 0
     sha256: str | None = None
+    #: where it is, unless it is a part, or was seen already
+    finished: Finished | None = None
+
+
+@dataclass(frozen=True)
+class Show:
+    """Runs in a task: make announced files visible."""
+
+    root: str
+    pipeline: str
+    sink: str
+
+    def __call__(self, files: Sequence[Finished]) -> int:
+        """How many were hidden until now."""
+        folder = Folder(self.root, self.pipeline, self.sink)
+        shown = sum(self._show(folder, file) for file in files)
+        sync_shown(folder, files)
+        return shown
+
+    def _show(self, folder: Folder, file: Finished) -> bool:
+        with faults.point("commit.subtask"):
+            return show(folder, file)
 
 
 @dataclass(frozen=True)
 class Complete:
-    """Runs in a task: write the file of one roll, unless it is there."""
+    """Runs in a task: write the file of one roll under a hidden name; a part under its own, unless it is there."""
 
     root: str
     pipeline: str
@@ -35,25 +59,33 @@ class Complete:
     lineage: str
     generation: int
 
-    def __call__(self, roll: Roll) -> Done:
-        """The roll, done."""
+    def __call__(self, rolls: Sequence[Roll]) -> list[Done]:
+        """The rolls, done."""
         folder = Folder(self.root, self.pipeline, self.sink)
+        return [self._merge(folder, roll) if roll.hidden else self._complete(folder, roll) for roll in rolls]
+
+    def _merge(self, folder: Folder, roll: Roll) -> Done:
         with faults.point("commit.subtask"):
-            if not folder.exists(_target(folder, roll)):
-                try:
-                    return self._write(folder, roll)
-                except FileNotFoundError:
-                    # Another driver may have completed it meanwhile, and removed its parts.
-                    if not self._is_done(folder, roll):
-                        self._explain(folder, roll)
-                        raise
-            if roll.hidden and folder.exists(_target(folder, roll)):
-                return Done(roll.number, *checksum(folder, roll.target))
-            return Done(roll.number)
+            return self._complete(folder, roll)
+
+    def _complete(self, folder: Folder, roll: Roll) -> Done:
+        # A file that is not announced is there only if a version without announcements put it there.
+        if not folder.exists(_target(folder, roll)):
+            try:
+                return self._write(folder, roll)
+            except FileNotFoundError:
+                # Another driver may have completed it meanwhile, and removed its parts.
+                if not self._is_done(folder, roll):
+                    self._explain(folder, roll)
+                    raise
+        if roll.hidden and folder.exists(_target(folder, roll)):
+            return Done(roll.number, *checksum(folder, roll.target))
+        return Done(roll.number)
 
     def _write(self, folder: Folder, roll: Roll) -> Done:
         for part in roll.parts:
-            check_part(folder, part)
+            if part.offset < 0:  # a piece of a pack is checked when it is read
+                check_part(folder, part)
         schema = read_schema(folder, roll.parts[0].file)
         try:
             return self._publish(folder, roll, schema)
@@ -66,15 +98,17 @@ class Complete:
             ) from error
 
     def _publish(self, folder: Folder, roll: Roll, schema: pa.Schema) -> Done:
-        with folder.publish(roll.target, self.lineage, self.generation, hidden=roll.hidden) as file:
-            out = Hashing(file)
-            rows = _rows(folder, roll.parts)
-            if roll.hidden:
+        rows = _rows(folder, roll.parts)
+        if roll.hidden:
+            with folder.publish(roll.target, self.lineage, self.generation) as file:
+                out = Hashing(file)
                 _write_ipc(out, schema, rows)
-            else:
-                form, compression = of_file(roll.target, roll.parts[0].format, roll.parts[0].compression)
-                form.write(out, schema, rows, compression)
-        return Done(roll.number, out.length, out.hexdigest())
+            return Done(roll.number, out.length, out.hexdigest())
+        with writing(folder, roll.number, roll.target, self.lineage, self.generation) as place:
+            out = Hashing(place.file)
+            form, compression = of_file(roll.target, roll.parts[0].format, roll.parts[0].compression)
+            form.write(out, schema, rows, compression)
+        return Done(roll.number, out.length, out.hexdigest(), place.finished)
 
     def _is_done(self, folder: Folder, roll: Roll) -> bool:
         """There, or completed and then taken away: by whoever reads the folder, or by a later roll."""
@@ -108,7 +142,7 @@ def _rows(folder: Folder, parts: tuple[Part, ...]) -> Iterator[pa.RecordBatch]:
     """The rows of all parts; as many as were sealed, or an error before the file is there."""
     for part in parts:
         count = 0
-        for batch in read_part(folder, part.file):
+        for batch in read_piece(folder, part) if part.offset >= 0 else read_part(folder, part.file):
             count += batch.num_rows
             yield batch
         if count != part.rows:

@@ -13,6 +13,7 @@ from holdfast.checkpoint.storage import Storage
 from holdfast.checkpoint.upkeep import keep_up
 from holdfast.connectors.files.marks import Mark, read_marks
 from holdfast.connectors.files.parts import Folder
+from holdfast.connectors.files.sidecar import get_state
 from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.state import State, is_state
 
@@ -36,8 +37,9 @@ def waiting(log: CheckpointLog, lineage: str) -> dict[str, Any]:
     for name, data in saved.items():
         if not is_state(data):
             continue
-        marks = read_marks(Folder(data["options"]["path"], log.pipeline, name))
-        if State.from_json(data, f"sink {name!r}").unseen(marks.get(lineage, Mark()).roll):
+        folder = Folder(data["options"]["path"], log.pipeline, name)
+        marks = read_marks(folder)
+        if State.from_json(get_state(folder, data), f"sink {name!r}").unseen(marks.get(lineage, Mark()).roll):
             found[name] = data
     return found
 

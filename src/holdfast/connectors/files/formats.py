@@ -10,11 +10,9 @@ from itertools import chain
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 
-from holdfast.connectors.files import jsonlines
+from holdfast.connectors.files import csvtext, jsonlines
 from holdfast.errors import ConfigError
 from holdfast.sinks.values import holds
 
@@ -22,9 +20,6 @@ from holdfast.sinks.values import holds
 ROW_GROUP_ROWS, ROW_GROUP_BYTES = 1_000_000, 64 * 2**20
 #: rows that are turned into text at once, and their size: as JSON a byte can become six, and Arrow's text ends at 2 GB
 _TEXT_ROWS, _TEXT_BYTES = 16_384, 256 * 2**20
-
-
-_ROWS_ONLY = pc_csv.WriteOptions(include_header=False)
 
 
 class Output(Protocol):
@@ -73,27 +68,11 @@ def _lines(batch: pa.RecordBatch) -> Iterator[bytes]:
 
 
 def _write_csv(file: Output, schema: pa.Schema, batches: Iterable[pa.RecordBatch], compression: str) -> None:
-    with _Text(file, compression) as text, pc_csv.CSVWriter(text, schema) as writer:
+    with _Text(file, compression) as text:
+        text.write(csvtext.header(schema))
         for batch in _slices(batches):
-            odd = _with_named_floats(batch)
-            if odd is batch:
-                writer.write_batch(batch)
-                continue
-            with pc_csv.CSVWriter(text, odd.schema, write_options=_ROWS_ONLY) as other:
-                other.write_batch(odd)
-
-
-def _with_named_floats(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """NaN and the infinities in quotes, by Spark's names: bare, Arrow reads the one as null and Spark none of them."""
-    for index, field in enumerate(batch.schema):
-        column = batch.column(index)
-        if not pa.types.is_floating(field.type) or pc.all(pc.is_finite(column), skip_nulls=True).as_py() is not False:
-            continue
-        text = column.cast(pa.string())
-        for found, name in (("nan", "NaN"), ("-nan", "NaN"), ("inf", "Inf"), ("-inf", "-Inf")):
-            text = pc.if_else(pc.equal(text, found), name, text)
-        batch = batch.set_column(index, field.name, text)
-    return batch
+            for lines in csvtext.encode(batch):
+                text.write(lines)
 
 
 def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -115,8 +94,6 @@ def halves(batch: pa.RecordBatch, limit: int) -> Iterator[pa.RecordBatch]:
 class _Text:
     """A text file, plain or compressed; the same rows always give the same bytes."""
 
-    closed = False
-
     def __init__(self, file: Any, compression: str) -> None:
         self._file = file
         self._gzip = gzip.GzipFile("", "wb", 6, file, 0) if compression == "gzip" else None
@@ -131,12 +108,6 @@ class _Text:
     def write(self, data: bytes) -> int:
         (self._gzip or self._file).write(data)
         return len(data)
-
-    def flush(self) -> None:
-        """The store's writer flushes."""
-
-    def close(self) -> None:
-        """Arrow closes its end; the store's writer closes the file."""
 
 
 def _flat(kind: pa.DataType) -> bool:

@@ -9,12 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.connectors.files import formats
+from holdfast.connectors.files import csvtext, formats
 from holdfast.connectors.files.buckets import Buckets, TimeBucket
 from holdfast.connectors.files.parts import Folder
 from holdfast.connectors.files.rolling import Rolling
+from holdfast.connectors.files.sidecar import put_parts
 from holdfast.connectors.files.task import TaskFiles
 from holdfast.core.naming import Task, check_name
+from holdfast.core.paths import AnyPath, path_text
 from holdfast.errors import ConfigError, SinkError, StorageError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
@@ -27,19 +29,21 @@ class FileTasks(TwoPhaseCommitSink):
 
     def __init__(
         self,
-        path: str,
+        path: AnyPath,
         format: str = "parquet",
         *,
         bucket_by: str | TimeBucket | Sequence[str | TimeBucket] = (),
+        partition_by: str | TimeBucket | Sequence[str | TimeBucket] | None = None,
         rolling: Rolling | None = None,
         compression: str | None = None,
+        csv_readers: str | Sequence[str] = csvtext.READERS,
         name: str | None = None,
     ) -> None:
-        if not isinstance(path, str | Path) or not str(path).strip("/"):
+        text = path_text("path", path, "a folder or the URL of one")
+        if not text.strip("/"):
             raise ConfigError(f"path must be a folder or the URL of one, not {path!r}")
         if rolling is not None and not isinstance(rolling, Rolling):
             raise ConfigError(f"rolling must be hf.Rolling(size=..., age=..., inactivity=...), not {rolling!r}")
-        text = str(path)
         scheme, _, rest = text.partition("://")
         if rest and scheme not in STORES:
             raise ConfigError(
@@ -49,7 +53,10 @@ class FileTasks(TwoPhaseCommitSink):
         self.path = text.rstrip("/") if ":" in text.split("/")[0] else str(Path(text).absolute())
         self._format, self.compression = formats.choose(format, compression)
         self.format = format
-        self.buckets = Buckets.of(bucket_by)
+        if partition_by is not None and bucket_by != ():
+            raise ConfigError("bucket_by and partition_by are two words for one option: give one of them")
+        self.buckets = Buckets.of(bucket_by if partition_by is None else partition_by)
+        self.csv_readers = csvtext.choose_readers(csv_readers)
         self.rolling = rolling or Rolling()
         self.name = check_name("name", name or _default_name(self.path))
         self._reset()
@@ -60,9 +67,8 @@ class FileTasks(TwoPhaseCommitSink):
     def begin(self, task: Task) -> TaskFiles:
         """See TwoPhaseCommitSink."""
         with self._told():
-            return TaskFiles(
-                Folder(self.path, task.pipeline, self.name), task, self.buckets, self.format, self.rolling.size_bytes
-            )
+            folder, limit = Folder(self.path, task.pipeline, self.name), self.rolling.size_bytes
+            return TaskFiles(folder, task, self.buckets, self.format, limit, self.csv_readers)
 
     def write(self, txn: TaskFiles, batch: pa.RecordBatch) -> None:
         """See TwoPhaseCommitSink; rows that could not become a file are refused here."""
@@ -72,7 +78,8 @@ class FileTasks(TwoPhaseCommitSink):
     def pre_commit(self, txn: TaskFiles) -> Mapping[str, Any] | None:
         """The parts, and what they were proved to go into (rule 16)."""
         with self._told():
-            return {"version": 2, **self._options, "columns": txn.columns, "parts": txn.seal()}
+            parts = put_parts(txn.folder, txn.list_name, txn.seal())
+            return {"version": 3 if "list" in parts else 2, **self._options, "columns": txn.columns, **parts}
 
     def abort(self, txn: TaskFiles) -> None:
         """See TwoPhaseCommitSink."""
@@ -92,6 +99,10 @@ class FileTasks(TwoPhaseCommitSink):
             raise SinkError(
                 f"sink {self.name!r} ({self.path}): a file could not be written or read: {error}"
             ) from error
+
+    def shared_paths(self, location: str) -> Sequence[str]:
+        """See TwoPhaseCommitSink; tasks write hidden files there, and the driver completes them."""
+        return (self.path,)
 
     @property
     def address(self) -> str:

@@ -27,7 +27,7 @@ from holdfast.errors import RecordError
 
 logger = logging.getLogger("holdfast")
 HIDDEN = "_holdfast"
-_PART = re.compile(r"(0|[1-9]\d*)-(0|[1-9]\d*)-(?:0|[1-9]\d*)-(?:0|[1-9]\d*)-[0-9a-f]{32}\.arrow")
+_PART = re.compile(r"(0|[1-9]\d*)-(0|[1-9]\d*)-(?:0|[1-9]\d*)-(?:0|[1-9]\d*)-[0-9a-f]{32}\.(?:arrow|json)")
 _MERGED = re.compile(r"(0|[1-9]\d*)-merged-(?:0|[1-9]\d*)\.arrow")
 _TEMPORARY = re.compile(r"(0|[1-9]\d*)-[0-9a-f]{32}\.tmp")
 _CHUNK = 1 << 20
@@ -63,6 +63,8 @@ class Folder:
             size = self.storage.size(self.hidden(part.file))
         except FileNotFoundError:
             return False
+        if part.offset >= 0:
+            return size >= part.offset + part.bytes
         return part.sha256 is None or size == part.bytes
 
     def delete_parts(self, files: Iterable[str]) -> None:
@@ -106,9 +108,9 @@ class Folder:
         return [f"{folder}/{file}" for folder in folders for file in self.storage.names(self.hidden(folder))]
 
     @contextmanager
-    def publish(self, target: str, lineage: str, generation: int, *, hidden: bool) -> Iterator[BinaryIO]:
-        """Write a file that appears under its name as a whole: a rename, or one put of an object store (F4)."""
-        name = self.hidden(target) if hidden else target
+    def publish(self, target: str, lineage: str, generation: int) -> Iterator[BinaryIO]:
+        """Write a hidden file that appears under its name as a whole: a rename, or one put of an object store."""
+        name = self.hidden(target)
         if not isinstance(self.storage, LocalStorage):
             with self.storage.writer(name) as file:
                 yield file
@@ -166,6 +168,12 @@ class PartWriter:
         self._stream.write_batch(batch)
         self._rows += batch.num_rows
 
+    def write_apart(self, batch: pa.RecordBatch) -> str:
+        """Append rows that are read by themselves; their checksum."""
+        self._out.begin()
+        self.write(batch)
+        return self._out.piece()
+
     def seal(self) -> dict[str, Any]:
         """Close the file durably."""
         self._stream.close()
@@ -204,12 +212,24 @@ class Hashing:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._digest = hashlib.sha256()
+        self._piece: Any = None
         self.length = 0
+
+    def begin(self) -> None:
+        """A piece begins that has a checksum of its own."""
+        self._piece = hashlib.sha256()
+
+    def piece(self) -> str:
+        """The checksum of what was written since."""
+        digest, self._piece = self._piece.hexdigest(), None
+        return str(digest)
 
     def write(self, data: Any) -> int:
         """Pass it on."""
         size = memoryview(data).nbytes
         self._digest.update(data)
+        if self._piece is not None:
+            self._piece.update(data)
         self._file.write(data)
         self.length += size
         return size

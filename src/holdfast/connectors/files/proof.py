@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
-from holdfast.connectors.files import formats, jsonlines
+from holdfast.connectors.files import csvtext, formats, jsonlines
 from holdfast.connectors.files.buckets import Buckets, TimeBucket
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks.values import check_valid, check_years, holds, is_dated, refuse
@@ -23,7 +25,8 @@ _LARGE_ROW = 8 * 2**20
 class Proof:
     """What the rows of one sink must keep to."""
 
-    def __init__(self, sink: str, form: str, buckets: Buckets, longest: int) -> None:
+    def __init__(self, sink: str, form: str, buckets: Buckets, longest: int, readers: Sequence[str] = ()) -> None:
+        self._readers = readers
         self._sink, self._format, self._buckets, self._longest = sink, form, buckets, longest
         self._known: set[str] = set()
 
@@ -40,6 +43,8 @@ class Proof:
         if text and batch.nbytes > _LARGE_ROW:
             self._check_sizes(batch)
         inside = [name for name in batch.schema.names if name not in self._buckets.columns]
+        if self._format == "csv":
+            csvtext.check_rows(self._sink, batch, self._readers, inside)
         if self._format == "csv" and len(inside) == 1 and (column := batch.column(inside[0])).null_count:
             index = column.is_null().index(True).as_py()
             reason = "would be an empty line in a CSV file of one column, which readers skip: fill it in, or use json"

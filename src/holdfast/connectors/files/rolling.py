@@ -27,8 +27,9 @@ class Rolling:
     """
 
     size: str | int | None = "128MB"
-    age: str | float | timedelta | None = "15m"
-    inactivity: str | float | timedelta | None = "1m"
+    #: with the timer's rounds and the writing of the file, rows are seen within a minute
+    age: str | float | timedelta | None = "45s"
+    inactivity: str | float | timedelta | None = "15s"
 
     def __post_init__(self) -> None:
         if (self.size_bytes, self.age_seconds, self.inactivity_seconds) == (None, None, None):
@@ -76,6 +77,8 @@ class Part:
     #: what its rows were proved to go into when they were decided (rule 16); empty in records of the first version
     format: str = ""
     compression: str = ""
+    #: where its bytes begin, in a file that it shares with other buckets; -1: the file is its own
+    offset: int = -1
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Part:
@@ -91,6 +94,13 @@ class Roll:
     target: str
     parts: tuple[Part, ...]
     hidden: bool = False
+    #: the first number that was planned in the same record; -1 in records of older versions: by itself
+    planned: int = -1
+
+    @property
+    def group(self) -> int:
+        """What is announced together."""
+        return self.number if self.planned < 0 else self.planned
 
     @property
     def rows(self) -> int:
@@ -115,6 +125,7 @@ class Roll:
             until=max(part.until for part in self.parts),
             since=min(part.since for part in self.parts),
             level=last.level + 1,
+            offset=-1,
         )
 
 

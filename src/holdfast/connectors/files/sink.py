@@ -10,13 +10,16 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run, Tasks
-from holdfast.connectors.files import formats
-from holdfast.connectors.files.complete import Complete, Done
+from holdfast.connectors.files import csvtext, formats
+from holdfast.connectors.files.kept import Kept
 from holdfast.connectors.files.marks import Mark, read_marks, write_mark
 from holdfast.connectors.files.options import FileTasks
 from holdfast.connectors.files.parts import Folder, read_what_is_left
+from holdfast.connectors.files.perform import Performer
 from holdfast.connectors.files.proof import check_place
+from holdfast.connectors.files.publish import tidy
 from holdfast.connectors.files.rolling import Part
+from holdfast.connectors.files.sidecar import ends_of, files_of, get_state, parts_before_decision, parts_of
 from holdfast.connectors.files.starting import (
     after_take_over,
     check_change,
@@ -27,7 +30,7 @@ from holdfast.connectors.files.starting import (
     restored,
     set_others_aside,
 )
-from holdfast.connectors.files.state import Names, State
+from holdfast.connectors.files.state import Names, State, is_state
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.errors import ConfigError, LostError, StaleCheckpointError
@@ -56,6 +59,7 @@ class FileSink(FileTasks):
         self._fresh: list[Part] = []
         self._columns: tuple[tuple[str, str], ...] = ()
         self._mark = Mark()
+        self._kept = Kept()
         #: what is looked at once a start: the state as it was read, and what is owed of it
         self._starting = True
         self._looked_for_lost = False
@@ -64,7 +68,15 @@ class FileSink(FileTasks):
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks need the options, not what the driver remembers."""
-        return {**self.__dict__, "_run": None, "_state": State(), "_next": None, "_fresh": [], "_mark": Mark()}
+        return {
+            **self.__dict__,
+            "_run": None,
+            "_state": State(),
+            "_next": None,
+            "_fresh": [],
+            "_mark": Mark(),
+            "_told_state": (None, {}),
+        }
 
     # -- on the driver: starting -----------------------------------------------------------------------------------
 
@@ -88,7 +100,9 @@ class FileSink(FileTasks):
 
     def initialize_state(self, state: Any) -> None:
         """See TwoPhaseCommitSink."""
-        self._state = State.from_json(state, f"sink {self.name!r}")
+        with self._told():
+            self._state = State.from_json(get_state(self._folder_of(state), state), f"sink {self.name!r}")
+        self._kept.recorded(state)
         if self._mark.roll >= self._state.next:
             raise StaleCheckpointError(
                 f"sink {self.name!r} has completed more files in {self.path} than the checkpoint location "
@@ -123,6 +137,8 @@ class FileSink(FileTasks):
     def _check(self, schema: pa.Schema) -> None:
         self.buckets.check(schema)
         formats.check_types(self.name, self.format, self._in_files(schema))
+        if self.format == "csv":
+            csvtext.check_names(self.name, self._in_files(schema).names, self.csv_readers)
 
     def _in_files(self, schema: pa.Schema) -> pa.Schema:
         hidden = self.buckets.columns
@@ -147,24 +163,27 @@ class FileSink(FileTasks):
     def validate(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks) -> None:
         """Nothing to refuse; the parts are noted, for the state that is saved with their decision."""
         form = {"format": self.format, "compression": self.compression}
-        self._fresh = [
-            Part.from_json({**form, **part}) for committable in committables for part in committable["parts"]
-        ]
+        folder = self._folder()
+        with self._told():
+            self._fresh = [
+                Part.from_json({**form, **part}) for c in committables for part in parts_before_decision(folder, c)
+            ]
         self._columns = tuple((name, kind) for name, kind in committables[-1]["columns"])
 
     def still_prepared(self, committables: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Those whose parts are all there, whole (rule 14)."""
         folder = self._folder()
         with self._told():
-            return [c for c in committables if all(folder.holds(Part.from_json(part)) for part in c["parts"])]
+            return [c for c in committables if all(folder.holds(part) for part in ends_of(folder, c))]
 
     def rows_of(self, committables: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch] | None:
         """See TwoPhaseCommitSink; of the parts that are there."""
-        return read_what_is_left(self._folder(), [Part.from_json(part) for c in committables for part in c["parts"]])
+        folder = self._folder()
+        return read_what_is_left(folder, [Part.from_json(part) for c in committables for part in parts_of(folder, c)])
 
     def give_up(self, committables: Sequence[Mapping[str, Any]]) -> Any:
         """See TwoPhaseCommitSink; their parts become no file."""
-        files = {part["file"] for c in committables for part in c["parts"]}
+        files = {file for c in committables for file in files_of(c)}
         return self._json(leave_out(self.name, self.path, self._state, files))
 
     def snapshot_state(self, checkpoint_id: CheckpointId) -> Any:
@@ -193,6 +212,7 @@ class FileSink(FileTasks):
         """Complete the files that are due with this checkpoint; its other rows wait, decided, for theirs."""
         if self._next is not None and self._next.checkpoint == checkpoint_id:
             self._state, self._next = self._next, None
+            self._kept.decided()
         if checkpoint_id > self._state.checkpoint:
             return Outcome.LOST
         known = self._mark.checkpoint >= checkpoint_id
@@ -208,10 +228,11 @@ class FileSink(FileTasks):
     ) -> None:
         """Remove hidden files that no record names; see TwoPhaseCommitSink."""
         folder = self._folder(pipeline)
-        keep = {part["file"] for committables in decided.values() for c in committables for part in c["parts"]}
+        keep = {file for committables in decided.values() for c in committables for file in files_of(c)}
         with self._told():
             if not self._looked_for_lost:
                 self._looked_for_lost = True
+                tidy(folder, self.run.lineage, generation, self._mark.roll)
                 committed, gone = committed_by(self.run, self.name), self._missing(folder)
                 left_out = given_up(self._state, self._mark, committed, gone, keep)
                 self._state = leave_out(self.name, self.path, self._state, left_out)
@@ -222,6 +243,7 @@ class FileSink(FileTasks):
             if self.run.take_over:
                 set_others_aside(self.name, folder, self.run.lineage, keep)
             folder.sweep(self.run.lineage, generation, keep)
+            self._kept.sweep(folder, self.run)
 
     # -- on the driver: between checkpoints (see holdfast.checkpoint.upkeep) -----------------------------------------
 
@@ -258,16 +280,13 @@ class FileSink(FileTasks):
     def _act(self, tasks: Tasks, checkpoint_id: CheckpointId) -> None:
         folder, run = self._folder(), self.run
         todo = [roll for roll in self._state.rolls if roll.number > self._mark.roll]
-        complete = Complete(self.path, run.pipeline, self.name, run.lineage, run.generation)
-        done: dict[int, Done] = {}
-        while left := [roll for roll in todo if roll.number not in done]:
-            # A part that is still to be merged can be one of those that make a file.
-            unmade = {roll.target for roll in left if roll.hidden}
-            ready = [roll for roll in left if unmade.isdisjoint(part.file for part in roll.parts)]
-            done.update((made.number, made) for made in tasks.map(complete, ready))
+        done = Performer(self.path, self.name, run).perform(tasks, todo) if todo else {}
         self._advance_mark(folder, Mark(checkpoint_id, max(done, default=-1)))
         # Only now: until the mark is durable, they prove that a file someone took away was never there.
-        folder.delete_parts(part.file for roll in todo for part in roll.parts)
+        needed = {part.file for part in self._state.needed(self._mark.roll)}
+        folder.delete_parts({part.file for roll in todo for part in roll.parts} - needed)
+        if todo:
+            tidy(folder, run.lineage, run.generation, self._mark.roll)
         seen = [roll for roll in todo if not roll.hidden]
         self.completed.update(files=len(seen), rows=sum(roll.rows for roll in seen))
         merged = {roll.target: done[roll.number] for roll in todo if roll.hidden}
@@ -292,7 +311,7 @@ class FileSink(FileTasks):
         lost = [
             c
             for c in committables
-            if any(p["file"] in files or not folder.exists(folder.hidden(p["file"])) for p in c["parts"])
+            if any(file in files or not folder.exists(folder.hidden(file)) for file in files_of(c))
         ]
         gone = [part for part in self._missing(folder) if part.file in files]
         if lost or not gone:
@@ -312,4 +331,10 @@ class FileSink(FileTasks):
         return f"the ledger of sink {self.name!r} in {self.path}"
 
     def _json(self, state: State) -> dict[str, Any]:
-        return state.to_json(self._options)
+        with self._told():
+            return self._kept.put(self._folder(), self.run, state, self._options)
+
+    def _folder_of(self, state: Any) -> Folder:
+        """Where a state's files are: at the path it was made for."""
+        path = state["options"]["path"] if is_state(state) else self.path
+        return Folder(path, self.run.pipeline, self.name)

@@ -75,13 +75,13 @@ class State:
         rolls = [roll for roll in self.rolls if roll.number > done]
         kept: list[Part] = []
         for group in files:
-            rolls.append(Roll(number, names.of(group, number), group.parts))
+            rolls.append(Roll(number, names.of(group, number), group.parts, planned=self.next))
             number += 1
         for thing in waiting:
             if isinstance(thing, Part):
                 kept.append(thing)
                 continue
-            roll = Roll(number, names.of(thing, number), thing.parts, hidden=True)
+            roll = Roll(number, names.of(thing, number), thing.parts, hidden=True, planned=self.next)
             rolls.append(roll)
             kept.append(roll.merged())
             number += 1
@@ -131,7 +131,13 @@ class State:
             "columns": [list(column) for column in self.columns],
             "waiting": [asdict(part) for part in self.waiting],
             "rolls": [
-                {"number": r.number, "target": r.target, "hidden": r.hidden, "parts": [asdict(p) for p in r.parts]}
+                {
+                    "number": r.number,
+                    "target": r.target,
+                    "hidden": r.hidden,
+                    "planned": r.planned,
+                    "parts": [asdict(p) for p in r.parts],
+                }
                 for r in self.rolls
             ],
         }
@@ -156,7 +162,10 @@ class State:
             checkpoint=data["checkpoint"],
             next=data["next"],
             waiting=parts(data["waiting"]),
-            rolls=tuple(Roll(r["number"], r["target"], parts(r["parts"]), r["hidden"]) for r in data["rolls"]),
+            rolls=tuple(
+                Roll(r["number"], r["target"], parts(r["parts"]), r["hidden"], r.get("planned", -1))
+                for r in data["rolls"]
+            ),
             ratio=data["ratio"],
             columns=tuple((name, kind) for name, kind in data["columns"]),
         )

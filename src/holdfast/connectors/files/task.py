@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.connectors.files import formats
-from holdfast.connectors.files.buckets import Buckets
+from holdfast.connectors.files.buckets import Buckets, grouped
+from holdfast.connectors.files.pack import Pack
 from holdfast.connectors.files.parts import Folder, PartWriter
 from holdfast.connectors.files.proof import Proof
 from holdfast.core.naming import Task
 
-#: files a task has open at once; with more buckets than that it closes the one it has not used for longest
-OPEN = 64
+#: buckets of a task that have files of their own; the rows of all others share one (see pack.py)
+OPEN = 16
 
 
 class TaskFiles:
     """The hidden files of one task attempt."""
 
-    def __init__(self, folder: Folder, task: Task, buckets: Buckets, form: str, limit: int | None) -> None:
+    def __init__(
+        self, folder: Folder, task: Task, buckets: Buckets, form: str, limit: int | None, readers: Sequence[str] = ()
+    ) -> None:
         self._folder, self._task, self._buckets, self._limit = folder, task, buckets, limit
         self._format = form
-        self._proof = Proof(task.sink, form, buckets, folder.storage.longest)
-        #: in the order of their last use
+        self._proof = Proof(task.sink, form, buckets, folder.storage.longest, readers)
+        self._own: set[str] = set()
         self._open: dict[str, PartWriter] = {}
+        self._pack: Pack | None = None
         self._sealed: list[dict[str, Any]] = []
         self._schema: pa.Schema | None = None
         self._fingerprint = ""
+
+    @property
+    def folder(self) -> Folder:
+        """Where it writes."""
+        return self._folder
+
+    @property
+    def list_name(self) -> str:
+        """A name for the list of its parts, which a sweep can tell the owner of."""
+        t = self._task
+        return f"parts/{t.lineage}/{t.checkpoint_id}-{t.generation}-{t.subtask}-{t.attempt}-{uuid.uuid4().hex}.json"
 
     @property
     def columns(self) -> list[list[Any]]:
@@ -37,14 +55,24 @@ class TaskFiles:
     def write(self, batch: pa.RecordBatch) -> None:
         """Put rows into the parts of their buckets; those that could not become a file are refused (rule 11)."""
         self._proof.check_rows(batch)
-        for bucket, rows in self._buckets.split(batch, self._task.timestamp):
-            if self._schema is None:
-                formats.check_types(self._task.sink, self._format, rows.schema)
-                self._schema = formats.normal(rows.schema)
-                self._fingerprint = formats.fingerprint(self._schema)
-            self._proof.check_bucket(bucket)
+        encoded, rows = self._buckets.assign(batch, self._task.timestamp)
+        if self._schema is None:
+            formats.check_types(self._task.sink, self._format, rows.schema)
+            self._schema = formats.normal(rows.schema)
+            self._fingerprint = formats.fingerprint(self._schema)
+        rows = rows.cast(self._schema)
+        folders = [""] if encoded is None else encoded.dictionary.to_pylist()
+        own = [self._has_file(folder) for folder in folders]
+        if encoded is not None and not all(own):
+            alone = pa.array(own).take(encoded.indices)
+            rest = pc.invert(alone)
+            self._packed(encoded.filter(rest).dictionary_decode(), rows.filter(rest))
+            if not any(own):
+                return
+            encoded, rows = encoded.filter(alone).dictionary_decode().dictionary_encode(), rows.filter(alone)
+        for bucket, those in grouped(encoded, rows):
             writer = self._writer(bucket)
-            writer.write(rows.cast(self._schema))
+            writer.write(those)
             if self._limit is not None and writer.bytes >= self._limit:
                 self._seal(bucket)
 
@@ -52,22 +80,37 @@ class TaskFiles:
         """Make all of it durable."""
         for bucket in list(self._open):
             self._seal(bucket)
+        if self._pack is not None:
+            pack, self._pack = self._pack, None
+            self._sealed += pack.seal()
         return self._sealed
 
     def discard(self) -> None:
         """Remove all of it, sealed or not."""
         while self._open:
             self._open.popitem()[1].discard()
-        self._folder.delete_parts(part["file"] for part in self._sealed)
+        if self._pack is not None:
+            self._pack.discard()
+        self._folder.delete_parts({part["file"] for part in self._sealed})
+
+    def _has_file(self, bucket: str) -> bool:
+        """Whether a bucket has files of its own: the first ones have, the many that may follow share one."""
+        self._proof.check_bucket(bucket)
+        if len(self._own) < OPEN:
+            self._own.add(bucket)
+        return bucket in self._own
+
+    def _packed(self, paths: pa.Array, rows: pa.RecordBatch) -> None:
+        if self._pack is None:
+            assert self._schema is not None
+            self._pack = Pack(self._folder, self._task, self._schema, self._fingerprint)
+        self._pack.add(paths, rows)
 
     def _writer(self, bucket: str) -> PartWriter:
-        writer = self._open.pop(bucket, None)
+        writer = self._open.get(bucket)
         if writer is None:
-            if len(self._open) >= OPEN:
-                self._seal(next(iter(self._open)))
             assert self._schema is not None
-            writer = PartWriter(self._folder, self._task, bucket, self._schema, self._fingerprint)
-        self._open[bucket] = writer
+            writer = self._open[bucket] = PartWriter(self._folder, self._task, bucket, self._schema, self._fingerprint)
         return writer
 
     def _seal(self, bucket: str) -> None:

@@ -23,16 +23,11 @@ class CommitMode(StrEnum):
 
     DISABLED = "disabled"
     ON_CHECKPOINTS = "on_checkpoints"
-    PERIODIC = "periodic"
 
 
-def commit_mode(
-    *, checkpointing: bool, commit_on_checkpoints: bool = True, auto_commit: bool = False, interval_ms: int = 0
-) -> CommitMode:
-    """The table of K3. In the first two modes the consumer's own auto-commit is forced off."""
-    if checkpointing:
-        return CommitMode.ON_CHECKPOINTS if commit_on_checkpoints else CommitMode.DISABLED
-    return CommitMode.PERIODIC if auto_commit and interval_ms > 0 else CommitMode.DISABLED
+def commit_mode(commit_offsets: bool | None) -> CommitMode:
+    """The table of K3. Flink's third mode, periodic, is for queries without checkpoints: Spark has none of these."""
+    return CommitMode.DISABLED if commit_offsets is False else CommitMode.ON_CHECKPOINTS
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from holdfast.checkpoint.reader import LogReader
 from holdfast.checkpoint.status import require_used
 from holdfast.connectors.kafka import ids, marks
 from holdfast.connectors.kafka.denied import denied
+from holdfast.connectors.kafka.retention import marks_last
 from holdfast.connectors.kafka.stable import stable_offsets
 from holdfast.connectors.kafka.transactions import ONGOING, OpenTransaction, TransactionClient, TransactionRef
 from holdfast.connectors.kafka.two_phase import committed_by_mark, ref_of
@@ -256,7 +257,11 @@ class PipelineTransactions:
         if not claim.owed or _being_committed(described, data) or self._marked(servers, claim):
             verdict = Verdict.COMMITTED
         else:
-            verdict = Verdict.TOO_OLD if time.time() - data["at"] / 1000 > marks.LAST else Verdict.LOST
+            verdict = (
+                Verdict.TOO_OLD
+                if time.time() - data["at"] / 1000 > marks_last(self._settings(servers))
+                else Verdict.LOST
+            )
         ref, what = ref_of(data), (claim.checkpoint_id, data["rows"])
         place = (claim.sink, data["subtask"], name.generation)
         return Seen(

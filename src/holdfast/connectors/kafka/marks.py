@@ -19,9 +19,6 @@ from holdfast.core.model import CheckpointId
 from holdfast.errors import RestoredEndpointError, SinkError
 from holdfast.sinks.ledger import check_ledger
 
-#: Brokers forget the marks of an idle group after 7 days (offsets.retention.minutes); near that, in seconds, a missing
-#: mark says nothing.
-LAST = 6 * 24 * 3600.0
 #: {group: its marks}; with `stable` it waits while a transaction that holds a mark is open: end what is open first
 read = offsets.fetch
 
@@ -45,7 +42,7 @@ def check(run: Run, target: Target) -> None:
     def compare() -> None:
         found = ledger(read(target.settings, [group], stable=False, owner=target.owner)[group])
         # Whoever takes over goes on whatever is missing.
-        check_ledger(run, where, found, sink=None if run.take_over else target.sink, kept=LAST)
+        check_ledger(run, where, found, sink=None if run.take_over else target.sink, kept=target.marks_last)
 
     try:
         compare()

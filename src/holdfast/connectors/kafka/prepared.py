@@ -42,7 +42,7 @@ class OpenedTransaction:
         self._producer.drop()
         self._prepared = True
         return {
-            "version": 1,
+            "version": 2,
             "transactional_id": self._id,
             "producer_id": self._ref.producer_id,
             "epoch": self._ref.epoch,
@@ -51,6 +51,9 @@ class OpenedTransaction:
             "subtask": task.subtask,
             "rows": self.writer.rows,
             "servers": self._target.servers,
+            # Where its rows were meant to go: a repair produces them there, whatever the options are by then (16).
+            "topic": self._target.topic,
+            "partitioner": self._target.config["partitioner"],
             "at": int(time.time() * 1000),
         }
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +15,7 @@ from holdfast.connectors.kafka import marks
 from holdfast.connectors.kafka.arrow import check_schema
 from holdfast.connectors.kafka.client import check_servers
 from holdfast.connectors.kafka.plain import Plain
+from holdfast.connectors.kafka.retention import DEFAULT, SURE, marks_last
 from holdfast.connectors.kafka.security import python_settings
 from holdfast.connectors.kafka.target import Target
 from holdfast.connectors.kafka.two_phase import TwoPhase
@@ -38,14 +42,20 @@ class KafkaSink(TwoPhaseCommitSink):
     for long and the query need not replay equally; rows are written twice.
 
     `delivery` None is that of the pipeline. The columns are those of Spark's own sink: value, and optionally key,
-    topic, partition, headers. Read-committed consumers see a subtask's rows of a checkpoint whole or not at all.
+    topic, partition, headers. `key` and `value` make these two in Spark SQL from columns of any name, for example
+    `key="customer", value="to_json(struct(*))"`. Read-committed consumers see a subtask's rows of a checkpoint whole or
+    not at all.
     """
+
+    takes_messages = True
 
     def __init__(
         self,
         bootstrap_servers: str,
         topic: str | None = None,
         *,
+        key: str | None = None,
+        value: str | None = None,
         delivery: str | None = None,
         mode: str = "two-phase",
         config: Mapping[str, Any] | None = None,
@@ -54,6 +64,7 @@ class KafkaSink(TwoPhaseCommitSink):
         name: str | None = None,
     ) -> None:
         servers = check_servers(bootstrap_servers)
+        self.own_columns = _own_columns(key, value)
         if topic is not None and (not isinstance(topic, str) or not topic):
             raise ConfigError(f"topic must be a name, not {topic!r}")
         if delivery is not None and delivery not in DELIVERIES:
@@ -63,7 +74,8 @@ class KafkaSink(TwoPhaseCommitSink):
         for key in config or ():
             if key in _RESERVED:
                 raise ConfigError(f"config: {key} is set by the sink")
-        settings = {"transaction.timeout.ms": 900_000, "partitioner": "murmur2_random", **(config or {})}
+        given = {key: str(value) if isinstance(value, os.PathLike) else value for key, value in (config or {}).items()}
+        settings = {"transaction.timeout.ms": 900_000, "partitioner": "murmur2_random", **given}
         # What one of the two clients cannot have is refused here and not in a task.
         python_settings({**settings, "bootstrap.servers": servers})
         self.delivery, self.mode = delivery, mode
@@ -79,6 +91,7 @@ class KafkaSink(TwoPhaseCommitSink):
         self._ways: dict[str, TwoPhaseCommitSink] = {}
         self._run: Run | None = None
         self._swept = False
+        self._marks_last = SURE * DEFAULT
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks write in the chosen way only."""
@@ -89,6 +102,10 @@ class KafkaSink(TwoPhaseCommitSink):
         """See TwoPhaseCommitSink."""
         return self._servers
 
+    def shared_paths(self, location: str) -> Sequence[str]:
+        """See TwoPhaseCommitSink; `may_lag` says that rows go through the log."""
+        return (location,) if self.may_lag else ()
+
     # -- on the driver ----------------------------------------------------------------------------------------------
 
     def open(self, run: Run) -> None:
@@ -96,11 +113,12 @@ class KafkaSink(TwoPhaseCommitSink):
         if run.schema is not None:
             check_schema(run.schema, self._topic)
         self.close()
-        target = Target(self.name, self._servers, self._topic, self._config)
+        target = Target(self.name, self._servers, self._topic, self._config).as_it_is()
         delivery = self.delivery or run.delivery
         if delivery == "exactly-once":
+            self._marks_last = marks_last(target.settings, owner=target.owner)
+            target = replace(target, marks_last=self._marks_last)
             marks.check(run, target)
-            target = target.as_it_is()
             way: TwoPhaseCommitSink = TwoPhase(target) if self.mode == "two-phase" else WriteAhead(target)
         else:
             way = Plain(target, wait=delivery == "at-least-once")
@@ -145,12 +163,22 @@ class KafkaSink(TwoPhaseCommitSink):
         location = self._run.location
         return (batch for committable in committables for batch in wal.read_log(location, committable))
 
+    def as_decided(self, committables: Sequence[Mapping[str, Any]]) -> KafkaSink:
+        """See TwoPhaseCommitSink: in the mode, to the topic and by the partitioner of the decision."""
+        told = [c for c in committables if _kind(c) == "two-phase" and c["version"] > 1]  # version 1 did not say
+        if not told:
+            return self
+        config = {**self._config, "partitioner": told[0]["partitioner"]}
+        sink = copy.copy(self)
+        sink._way = TwoPhase(Target(self.name, self._servers, told[0]["topic"], config))
+        return sink
+
     def _of(self, mode: str) -> TwoPhaseCommitSink:
         """The way that commits and sweeps what was prepared in this mode."""
         if mode not in self._ways:
             if self._run is None:
                 raise ConfigError(f"sink {self.name!r} is not part of a running query")
-            target = Target(self.name, self._servers, self._topic, self._config)
+            target = Target(self.name, self._servers, self._topic, self._config, marks_last=self._marks_last)
             way: TwoPhaseCommitSink = TwoPhase(target, writes=False) if mode == "two-phase" else WriteAhead(target)
             way.open(self._run)
             # A new dict: another thread may be going through this one.
@@ -185,6 +213,18 @@ class KafkaSink(TwoPhaseCommitSink):
         if self._way is None:
             raise ConfigError(f"sink {self.name!r} is not part of a running query")
         return self._way
+
+
+def _own_columns(key: str | None, value: str | None) -> tuple[str, ...] | None:
+    """The expressions that make the sink's columns; None when the DataFrame has them."""
+    for option, text in (("key", key), ("value", value)):
+        if text is not None and (not isinstance(text, str) or not text.strip()):
+            raise ConfigError(f"{option} must be an expression in Spark SQL such as 'to_json(struct(*))', not {text!r}")
+    if value is None:
+        if key is not None:
+            raise ConfigError("key needs value=..., for example value='to_json(struct(*))'")
+        return None
+    return (*(() if key is None else (f"({key}) AS key",)), f"({value}) AS value")
 
 
 def _kind(committable: Mapping[str, Any]) -> str:

@@ -111,8 +111,14 @@ def resolve(config: Mapping[str, Any], topics: list[str], pattern: str | None, g
     if strangers:
         raise SourceError(f"specific_offsets names topic {', '.join(strangers)}, which is not read here")
     chosen = _with_fallback(partitions, given, start.fallback, what)
-    _check_range(client, chosen, what)
+    _check_range(client, chosen, what, _START_WAYS)
     return chosen
+
+
+def check_unread(config: Mapping[str, Any], ends: Mapping[str, Mapping[str, int]], checkpoint_id: int) -> None:
+    """Whether the broker still has all that comes after a checkpoint; {topic: {partition: next offset to read}}."""
+    offsets = {topic: {int(n): offset for n, offset in numbers.items()} for topic, numbers in ends.items()}
+    _check_range(admin(config), offsets, f"checkpoint {checkpoint_id}", _CHECKPOINT_WAYS)
 
 
 def _everywhere(partitions: Mapping[str, list[int]], offset: int) -> Offsets:
@@ -175,7 +181,22 @@ def _at_timestamp(client: AdminClient, partitions: Mapping[str, list[int]], time
     return chosen
 
 
-def _check_range(client: AdminClient, chosen: Offsets, what: str) -> None:
+class RowsExpiredError(SourceError):
+    """Rows that were not read yet are gone from the topic."""
+
+
+#: ways out when rows have expired, and when the topic is another one
+_START_WAYS = (
+    "To go on without them start with StartFrom.specific_offsets at {first}, or reset the group",
+    "Start with StartFrom.earliest(), or reset the group",
+)
+_CHECKPOINT_WAYS = (
+    "To go on without them start once with options={{'failOnDataLoss': 'false'}}",
+    "Give the pipeline a new checkpoint location and name to read the new topic from its beginning",
+)
+
+
+def _check_range(client: AdminClient, chosen: Offsets, what: str, ways: tuple[str, str]) -> None:
     """An offset the broker no longer has, or never had, is an error: rows in between would be skipped in silence."""
     from confluent_kafka.admin import OffsetSpec
 
@@ -186,13 +207,12 @@ def _check_range(client: AdminClient, chosen: Offsets, what: str) -> None:
         offset, last = exact[partition.topic][partition.partition], newest[partition]
         name = f"{partition.topic}[{partition.partition}]"
         if offset < first:
-            raise SourceError(
+            raise RowsExpiredError(
                 f"{what} stands at offset {offset} of {name}, but the oldest row there is {first}: {first - offset} "
-                "rows have expired unread. To go on without them start with StartFrom.specific_offsets at "
-                f"{first}, or reset the group; and raise the topic's retention"
+                f"rows have expired unread. {ways[0].format(first=first)}; and raise the topic's retention"
             )
         if offset > last:
-            raise SourceError(
+            raise RowsExpiredError(
                 f"{what} stands at offset {offset} of {name}, but the topic ends at {last}: it was deleted and made "
-                "again. Start with StartFrom.earliest(), or reset the group"
+                f"again. {ways[1]}"
             )

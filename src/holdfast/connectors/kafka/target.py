@@ -11,7 +11,9 @@ import pyarrow as pa
 from holdfast.connectors.kafka.arrow import by_topic, to_messages
 from holdfast.connectors.kafka.headers import check
 from holdfast.connectors.kafka.rdkafka import TransactionalProducer
+from holdfast.connectors.kafka.retention import DEFAULT, SURE
 from holdfast.connectors.kafka.topics import Topic, look_up
+from holdfast.errors import ConfigError
 
 #: librdkafka's default of batch.size
 BATCH_SIZE = 1_000_000
@@ -27,13 +29,23 @@ class Target:
     config: Mapping[str, Any] = field(repr=False)
     #: what the driver knows about topics
     known: Mapping[str, Topic] = field(default_factory=dict, repr=False, compare=False)
+    #: seconds for which the brokers are sure to remember a mark
+    marks_last: float = SURE * DEFAULT
 
     def as_it_is(self) -> Target:
-        """With what the brokers say about the sink's own topic, where it is there."""
+        """With what the brokers say about the sink's own topic; one that is not there is an error now, not later.
+
+        Brokers that make topics on demand make it now. Topics that rows name are looked up when such rows come.
+        """
         if self.topic is None:
             return self
-        known = look_up(self.settings, [self.topic], owner=self.owner, wait=0)
-        config, limit = self.config, known[self.topic].limit if self.topic in known else None
+        known = look_up(self.settings, [self.topic], owner=self.owner)
+        if self.topic not in known:
+            raise ConfigError(
+                f"{self.owner}: topic {self.topic!r} is not in Kafka at {self.servers}, or may not be seen: create it, "
+                "or grant DESCRIBE and WRITE on it"
+            )
+        config, limit = self.config, known[self.topic].limit
         if limit is not None and limit < int(config.get("batch.size", BATCH_SIZE)):
             # librdkafka does not split a batch that the topic finds too large: rows that fit would be refused with it.
             config = {**config, "batch.size": limit}

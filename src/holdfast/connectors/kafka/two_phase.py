@@ -14,6 +14,7 @@ from holdfast.connectors.kafka import ids, marks
 from holdfast.connectors.kafka.denied import denied
 from holdfast.connectors.kafka.offsets import GroupOffset
 from holdfast.connectors.kafka.prepared import OpenedTransaction
+from holdfast.connectors.kafka.retention import in_words
 from holdfast.connectors.kafka.target import Target
 from holdfast.connectors.kafka.transactions import ONGOING, TransactionClient, TransactionRef
 from holdfast.core.model import CheckpointId, Committable, Outcome
@@ -148,11 +149,12 @@ class TwoPhase(TwoPhaseCommitSink):
             f"{len(lost)} of {total} transactions of checkpoint {checkpoint_id} ({rows} rows, subtasks "
             f"{', '.join(str(c['subtask']) for c in lost)})"
         )
-        old = time.time() - min(c["at"] for c in lost) / 1000 > marks.LAST
+        old = time.time() - min(c["at"] for c in lost) / 1000 > self._target.marks_last
         if old:
             return LostError(
-                f"sink {self.name!r}: {which} were prepared more than six days ago, and brokers forget by then whether "
-                "such a transaction was committed: only you can find out, by looking for the rows",
+                f"sink {self.name!r}: {which} were prepared more than {in_words(self._target.marks_last)} ago, and "
+                "brokers forget by then (offsets.retention.minutes) whether such a transaction was committed: only you "
+                "can find out, by looking for the rows",
                 lost,
                 certain=False,
             )

@@ -20,6 +20,9 @@ Answer = TypeVar("Answer")
 #: Seconds for one answer, and for a conversation with all its repetitions: brokers take 9 to notice that one of them is
 #: dead (broker.session.timeout.ms), and then its partitions move.
 REQUEST, PATIENCE = 10.0, 20.0
+#: Bytes of one answer, as Java's client has it: kafka-python's limit is 1 MB, which the marks of some thousand
+#: transactions, or a cluster with many of them, exceed.
+LARGEST = 100 * 1024**2
 #: the coordinator is loading, moving, or not elected yet: ask again
 MOVING = (14, 15, 16)
 GROUP, TRANSACTION = 0, 1
@@ -100,9 +103,12 @@ class Connection:
             named = str(settings["bootstrap_servers"]).split(",")
             settings["bootstrap_servers"] = [*named, *(server for server in self._seen if server not in named)]
             self._net = Loop()
+            # fmt: off
             self._manager = KafkaConnectionManager(
-                self._net, max_in_flight_requests_per_connection=1000, request_timeout_ms=REQUEST * 1000, **settings
+                self._net, max_in_flight_requests_per_connection=1000, request_timeout_ms=REQUEST * 1000,
+                receive_message_max_bytes=LARGEST, **settings,
             )
+            # fmt: on
             # Of several, the one that is tried first may hang: then there is time for the others.
             each = max(3.0, REQUEST / len(settings["bootstrap_servers"]))
             left = max(1.0, min(each, deadline - time.monotonic()))

@@ -17,6 +17,7 @@ from holdfast.connectors.kafka.denied import denied
 from holdfast.connectors.kafka.offsets import GroupOffset
 from holdfast.connectors.kafka.rdkafka import TransactionalProducer
 from holdfast.connectors.kafka.refusal import ProduceError
+from holdfast.connectors.kafka.retention import in_words
 from holdfast.connectors.kafka.rows import check_rows
 from holdfast.connectors.kafka.target import RowWriter, Target
 from holdfast.connectors.kafka.transactions import TransactionClient
@@ -160,7 +161,7 @@ class _Publish:
             # Stable: what our predecessor committed counts, and its mark may be on its way. It cannot wait for long:
             # nobody else writes this group, and whatever the lane had open is ended by now.
             found = self._read(group)
-            if not found and time.time() - handles[0]["timestamp"] / 1000 > marks.LAST:
+            if not found and time.time() - handles[0]["timestamp"] / 1000 > self.target.marks_last:
                 self._check_remembered(handles)
         except BaseException:
             producer.drop()
@@ -176,7 +177,8 @@ class _Publish:
         which = ", ".join(str(handle["subtask"]) for handle in handles)
         raise LostError(
             f"sink {self.target.sink!r}: rows of checkpoint {self.checkpoint_id} (subtasks {which}) were sealed more "
-            "than six days ago, and brokers forget by then what was published: only you can find out, by looking for "
+            f"than {in_words(self.target.marks_last)} ago, and brokers forget by then (offsets.retention.minutes) what "
+            "was published: only you can find out, by looking for "
             "the rows",
             handles,
             certain=False,

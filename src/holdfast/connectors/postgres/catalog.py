@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.connectors.postgres.names import TableName, quote
+from holdfast.connectors.postgres.names import PART, ROW, TableName, quote
 from holdfast.connectors.postgres.server import drivers
 from holdfast.connectors.postgres.table import Column, Index, Target, Upsert, insert_statement
 from holdfast.connectors.postgres.trouble import said
@@ -19,18 +19,39 @@ from holdfast.errors import ConfigError
 _FIND = """
 SELECT c.oid, n.nspname, c.relname, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = to_regclass(%s)"""
-#: For a domain the type below it counts, however deep; for an array its elements'.
+#: For a domain the type below it counts, however deep; for an array its elements', and what is below those. `tree`: all
+#: types that a value has parts of.
 _COLUMNS = """
 WITH RECURSIVE below AS (
-    SELECT attnum, atttypid AS type, atttypmod AS modifier, attnotnull AS required, false AS value, 0 AS depth
+    SELECT attnum, atttypid AS type, atttypmod AS modifier, attnotnull AS required, false AS value, 0 AS depth,
+           false AS is_array, false AS of_domain
     FROM pg_attribute WHERE attrelid = %(table)s AND attnum > 0 AND NOT attisdropped
     UNION ALL
-    SELECT attnum, typbasetype, typtypmod, required OR typnotnull, value OR typdefault IS NOT NULL, depth + 1
-    FROM below JOIN pg_type t ON t.oid = type WHERE typtype = 'd'),
-base AS (SELECT DISTINCT ON (attnum) * FROM below ORDER BY attnum, depth DESC)
-SELECT a.attname, format_type(a.atttypid, a.atttypmod), coalesce(e.typname, t.typname), e.oid IS NOT NULL, b.required,
+    SELECT attnum, CASE typtype WHEN 'd' THEN typbasetype ELSE typelem END,
+           CASE typtype WHEN 'd' THEN typtypmod ELSE modifier END, required OR (typnotnull AND NOT is_array),
+           value OR typdefault IS NOT NULL, depth + 1, is_array OR typtype <> 'd',
+           of_domain OR (is_array AND typtype = 'd')
+    FROM below JOIN pg_type t ON t.oid = type
+    WHERE typtype = 'd' OR (typcategory = 'A' AND typelem <> 0 AND NOT is_array)),
+base AS (SELECT DISTINCT ON (attnum) * FROM below ORDER BY attnum, depth DESC),
+tree AS (
+    SELECT attnum, type, -1 AS modifier FROM base
+    UNION
+    SELECT attnum, part.type, part.modifier FROM tree JOIN pg_type t ON t.oid = tree.type, LATERAL (
+        SELECT typbasetype AS type, typtypmod AS modifier WHERE typtype = 'd'
+        UNION ALL SELECT typelem, tree.modifier WHERE typcategory = 'A' AND typelem <> 0
+        UNION ALL SELECT atttypid, atttypmod FROM pg_attribute
+            WHERE typtype = 'c' AND attrelid = typrelid AND pg_attribute.attnum > 0 AND NOT attisdropped
+        UNION ALL SELECT rngsubtype, -1 FROM pg_range WHERE rngtypid = t.oid
+            OR (to_jsonb(pg_range) ->> 'rngmultitypid')::oid = t.oid) part)
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), t.typname, b.is_array, b.required,
        a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> '' OR b.value, b.modifier,
-       format_type(b.type, -1), a.attgenerated, a.attidentity, pg_get_expr(d.adbin, d.adrelid), ARRAY(
+       format_type(b.type, -1) || CASE WHEN b.is_array THEN '[]' ELSE '' END, b.of_domain,
+       EXISTS (SELECT FROM tree JOIN pg_type p ON p.oid = tree.type WHERE tree.attnum = a.attnum
+               AND (modifier >= 0 OR (p.typname IN ('name', 'char') AND p.oid <> b.type))),
+       EXISTS (SELECT FROM tree JOIN pg_type p ON p.oid = tree.type WHERE tree.attnum = a.attnum
+               AND p.typname IN ('time', 'timetz', 'timestamp', 'timestamptz', 'interval')),
+       a.attgenerated, a.attidentity, pg_get_expr(d.adbin, d.adrelid), ARRAY(
            SELECT r.attname::text FROM pg_depend p JOIN pg_attribute r ON r.attrelid = a.attrelid
            AND r.attnum = p.refobjsubid WHERE p.refclassid = 'pg_class'::regclass AND p.refobjid = a.attrelid
            AND p.refobjsubid > 0 AND p.refobjsubid <> a.attnum AND
@@ -39,7 +60,6 @@ SELECT a.attname, format_type(a.atttypid, a.atttypmod), coalesce(e.typname, t.ty
 FROM pg_attribute a
 JOIN base b ON b.attnum = a.attnum
 JOIN pg_type t ON t.oid = b.type
-LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
 LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 WHERE a.attrelid = %(table)s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
 #: Also those that are NOT VALID: new rows have to obey them. Since version 18 some are NOT ENFORCED.
@@ -73,6 +93,9 @@ class _Found:
     has_default: bool
     modifier: int
     unlimited: str
+    of_domain: bool
+    limited_inside: bool
+    has_time: bool
     generated: str
     identity: str
     default: str | None
@@ -80,7 +103,16 @@ class _Found:
 
     @property
     def type(self) -> SqlType:
-        return SqlType(self.base, self.is_array, self.spelled, self.modifier, self.unlimited)
+        return SqlType(
+            self.base,
+            self.is_array,
+            self.spelled,
+            self.modifier,
+            self.unlimited,
+            self.of_domain,
+            self.limited_inside,
+            self.has_time,
+        )
 
     def extra(self) -> str | None:
         """How a staging table declares it when no row has it; None when it would not be the target's value."""
@@ -114,6 +146,11 @@ def resolve(connection: Any, sink: str, name: TableName, schema: pa.Schema, upse
     oid, namespace, relation, kind = found
     if kind not in ("r", "p"):
         raise ConfigError(f"sink {sink!r}: {name} is not a table: views and foreign tables cannot be written")
+    if connection.execute("SELECT row_security_active(%s::oid)", (oid,)).fetchone()[0]:
+        raise ConfigError(
+            f"sink {sink!r}: row-level security applies to this role on table {name}: a policy could refuse rows after "
+            "they are decided, and COPY does not work under one. Let its role own the table, or give it BYPASSRLS"
+        )
     there = {row[0]: _Found(*row) for row in connection.execute(_COLUMNS, {"table": oid}).fetchall()}
     matched = {field.name: _match(field.name, there) for field in schema}
     missing = [source for source, column in matched.items() if column is None]
@@ -126,6 +163,8 @@ def resolve(connection: Any, sink: str, name: TableName, schema: pa.Schema, upse
     if doubled:
         raise ConfigError(f"sink {sink!r}: two columns of the DataFrame are column {doubled[0]!r} of table {name}")
     given = set(matched.values())
+    if given & {PART, ROW}:
+        raise ConfigError(f"sink {sink!r}: columns {PART} and {ROW} are holdfast's own in staging: rename yours")
     required = [c.name for c in there.values() if c.required and not c.has_default and c.name not in given]
     if required:
         raise ConfigError(
@@ -171,7 +210,7 @@ def _columns(
 
 def _checks(
     connection: Any, table: int, there: dict[str, _Found], given: Collection[str]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     """The CHECKs that staged rows can be put to, and the columns that these and generated columns need."""
     extras: dict[str, str] = {}
 
@@ -195,7 +234,7 @@ def _checks(
     for name, text, over in connection.execute(_CHECKS, (table,)).fetchall():
         if over and ".*" not in text and have(over):
             checks.append(f"CONSTRAINT {quote(name)} CHECK ({text})")
-    return tuple(checks), tuple(extras.values())
+    return tuple(checks), tuple(extras.items())
 
 
 def _indexes(connection: Any, table: int, given: Collection[str]) -> tuple[Index, ...]:
@@ -212,9 +251,9 @@ def _try(connection: Any, sink: str, target: Target, upsert: Upsert) -> None:
     """Let the server check the statement of the commit: permission, generated columns, a unique index for the key."""
     psycopg, _, _ = drivers()
     nothing = ", ".join(f"NULL::{c.type.spelled} AS {quote(c.name)}" for c in target.columns)
-    rows = f"(SELECT {nothing}, NULL::tid AS ctid WHERE false) AS nothing"
+    rows = f"(SELECT {nothing}, NULL::bigint AS {quote(ROW)} WHERE false) AS nothing"
     try:
-        connection.execute("EXPLAIN " + insert_statement(target.name, target.names, rows, upsert))
+        connection.execute("EXPLAIN " + insert_statement(target.name, target.names, rows, upsert, quote(ROW)))
     except (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.OperationalError) as error:
         if error.sqlstate is None or error.sqlstate[:2] not in ("42", "0A"):
             raise

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from holdfast.checkpoint.ports import Run
-from holdfast.connectors.postgres.names import literal, lock_key, quote
+from holdfast.checkpoint.ports import Committed, Run
+from holdfast.connectors.postgres.names import literal, lock_key, quote, schema_lock
 from holdfast.connectors.postgres.server import Server, drivers
 from holdfast.connectors.postgres.trouble import said
 from holdfast.core.model import CheckpointId
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, RestoredEndpointError
+from holdfast.sinks.ledger import check_ledger
 
 #: How many checkpoints back the ledger is kept.
 KEPT = 100
 #: raised by the server when the ledger forbids a commit: it is done, or the name belongs to another location
 REFUSED = "HF001"
+#: ... when it lacks what this run has committed
+BEHIND = "HF003"
 _COLUMNS = """
     pipeline text NOT NULL, sink text NOT NULL, lineage text NOT NULL, checkpoint_id bigint NOT NULL,
     part text NOT NULL DEFAULT '', generation bigint NOT NULL, row_count bigint NOT NULL,
     written_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (pipeline, sink, lineage, checkpoint_id, part)"""
+#: Whose rows are in staging and not moved yet: an entry for each task, committed together with its rows.
+_STAGED = """
+    part bigint PRIMARY KEY, pipeline text NOT NULL, sink text NOT NULL, stage text NOT NULL, token text NOT NULL,
+    row_count bigint NOT NULL, written_at timestamptz NOT NULL DEFAULT now()"""
 
 
 class Ledger:
@@ -36,24 +45,68 @@ class Ledger:
         return f"{quote(self.schema)}.ledger"
 
     @property
+    def staged(self) -> str:
+        """The table that says whose rows are in staging; quoted."""
+        return f"{quote(self.schema)}.staged"
+
+    @property
     def where(self) -> str:
         """For messages."""
         return f"the ledger of sink {self.sink!r} (table {self.schema}.ledger at {self.server})"
 
     def create(self, connection: Any) -> None:
-        """Schema and table, if they are not there; a role that may not create them only needs them to be there."""
+        """Schema and tables, if they are not there; a role that may not create them only needs them to be there."""
+        psycopg, _, _ = drivers()
+        try:
+            self._create(connection)
+            self._check_rights(connection)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise ConfigError(
+                f"sink {self.sink!r} may not use schema {self.schema} at {self.server}: {said(error)}. It belongs to "
+                f"another role; {self._ways_out}"
+            ) from error
+
+    @property
+    def _ways_out(self) -> str:
+        return (
+            "give the sink a schema of its own (option schema), or let that role or an administrator run: GRANT USAGE, "
+            f"CREATE ON SCHEMA {quote(self.schema)} TO the_role; GRANT SELECT, INSERT, UPDATE, DELETE ON {self.table}, "
+            f"{self.staged} TO the_role"
+        )
+
+    def _check_rights(self, connection: Any) -> None:
+        """Whatever a run will need of them, before it starts; and no rows are hidden from us."""
+        needed = [f"has_schema_privilege({literal(self.schema)}, 'CREATE')"]
+        for table in (self.table, self.staged):
+            rights = ("SELECT", "INSERT", "UPDATE", "DELETE")
+            needed += [f"has_table_privilege({literal(table)}, '{right}')" for right in rights]
+        hidden = " OR ".join(f"row_security_active({literal(table)})" for table in (self.table, self.staged))
+        asked = f"SELECT {' AND '.join(needed)}, {hidden}, current_user"
+        may, hides, role = connection.execute(asked).fetchone()
+        if hides:
+            raise ConfigError(
+                f"sink {self.sink!r}: row-level security hides rows of {self.table} or {self.staged} at {self.server} "
+                f"from role {role}, so nobody could tell what was delivered: disable it for these tables"
+            )
+        if not may:
+            raise ConfigError(
+                f"sink {self.sink!r}: schema {self.schema} at {self.server} is another role's, and {role} lacks rights "
+                f"there; {self._ways_out}"
+            )
+
+    def _create(self, connection: Any) -> None:
         psycopg, _, _ = drivers()
         steps = []
         if connection.execute("SELECT to_regnamespace(%s)", (quote(self.schema),)).fetchone()[0] is None:
             steps.append(f"CREATE SCHEMA IF NOT EXISTS {quote(self.schema)}")
-        if connection.execute("SELECT to_regclass(%s)", (self.table,)).fetchone()[0] is None:
-            steps.append(f"CREATE TABLE IF NOT EXISTS {self.table} ({_COLUMNS})")
+        for table, columns in ((self.table, _COLUMNS), (self.staged, _STAGED)):
+            if connection.execute("SELECT to_regclass(%s)", (table,)).fetchone()[0] is None:
+                steps.append(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
         if not steps:
             return
         # Two pipelines that start at once would both find nothing, and one of them would fail.
-        lock = f"SELECT pg_advisory_xact_lock({lock_key('holdfast schema', self.schema)})"
         try:
-            self.server.in_one_go(connection, lock, *steps)
+            connection.together(schema_lock(self.schema), *steps)
         except psycopg.errors.InsufficientPrivilege as error:
             raise ConfigError(
                 f"sink {self.sink!r} may not create its schema for staging and ledger at {self.server}: {said(error)}. "
@@ -67,11 +120,27 @@ class Ledger:
         )
         return dict(connection.execute(statement, (pipeline, self.sink)).fetchall())
 
+    def check(self, run: Run, found: Mapping[str, CheckpointId]) -> None:
+        """Raise unless it is ours and knows what it has to know (rules 10, 15)."""
+        try:
+            check_ledger(run, self.where, found, sink=self.sink)
+        except RestoredEndpointError as error:
+            raise RestoredEndpointError(
+                f"{error}. If it is not the database but one of the options dsn and schema that is another than "
+                "before: start with the former ones",
+                error.behind,
+            ) from None
+
+    def check_known(self, run: Run, found: Mapping[str, CheckpointId], known: CheckpointId) -> None:
+        """The same in the middle of a run that has committed `known`: a server can come back as an older copy."""
+        committed = {self.sink: Committed(known, 0)} if known >= 0 else {}
+        decided = max(run.last_decided or 0, known, found.get(run.lineage, 0))
+        self.check(replace(run, committed=committed, last_decided=decided), found)
+
     def take_over(self, connection: Any, run: Run) -> None:
         """Own the name from here on; marked as delivered is what commit records say, so what is owed is not skipped."""
         known = run.committed.get(self.sink)
-        self.server.in_one_go(
-            connection,
+        connection.together(
             self.lock(run),
             f"DELETE FROM {self.table} WHERE {self._mine(run)}",  # noqa: S608
             self.add(run, -1 if known is None else known.checkpoint_id, 0),
@@ -81,16 +150,20 @@ class Ledger:
         """Hold off every other driver of this sink until the transaction ends."""
         return f"SELECT pg_advisory_xact_lock({lock_key('holdfast ledger', run.pipeline, self.sink)})"
 
-    def refuse(self, run: Run, checkpoint_id: CheckpointId) -> str:
+    def refuse(self, run: Run, checkpoint_id: CheckpointId, known: CheckpointId) -> str:
         """Fails with REFUSED when this checkpoint is done, or the name belongs to another location.
 
-        Of this checkpoint only the row of the whole counts: some of its subtasks may have been prepared transactions.
+        With BEHIND when checkpoint `known`, which was committed before, is not there: the server is an older copy. Of
+        this checkpoint only the row of the whole counts: some of its subtasks may have been prepared transactions.
         """
         done = f"checkpoint_id > {checkpoint_id} OR (checkpoint_id = {checkpoint_id} AND part = '')"
         wrong = f"lineage <> {literal(run.lineage)} OR {done}"
+        last = f"SELECT coalesce(max(checkpoint_id), -1) FROM {self.table} WHERE {self._mine(run)}"  # noqa: S608
         body = (
             f"BEGIN IF EXISTS (SELECT FROM {self.table} WHERE {self._mine(run)} AND ({wrong})) THEN "
-            f"RAISE EXCEPTION 'the ledger forbids this commit' USING ERRCODE = '{REFUSED}'; END IF; END"
+            f"RAISE EXCEPTION 'the ledger forbids this commit' USING ERRCODE = '{REFUSED}'; END IF; "
+            f"IF {known} > ({last}) THEN "
+            f"RAISE EXCEPTION 'the ledger has lost checkpoints' USING ERRCODE = '{BEHIND}'; END IF; END"
         )
         return f"DO {literal(body)}"
 

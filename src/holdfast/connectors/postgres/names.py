@@ -1,9 +1,10 @@
-"""Names at the server: quoting, tables as users write them, staging tables and the gids of prepared transactions."""
+"""Names at the server: quoting, tables as users write them, staging and the gids of prepared transactions."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 import uuid
 from dataclasses import dataclass
 
@@ -69,14 +70,28 @@ def _unquote(part: str) -> str:
     return part[1:-1].replace('""', '"') if part.startswith('"') else part
 
 
-def new_staging_table() -> str:
-    """A name nobody has; the task's whole token is the table's comment, since 63 bytes do not hold it (rule 2)."""
-    return f"stage_{uuid.uuid4().hex}"
+#: Columns of a staging table beside the rows' own: whose the row is (rule 2), and its place among them.
+PART, ROW = "_holdfast_part", "_holdfast_row"
+
+
+def new_part() -> int:
+    """What the rows of one attempt are known by; table `staged` has the task's whole token for it (rule 2)."""
+    return secrets.randbits(63)
+
+
+def stage_prefix(kind: str, pipeline: str, sink: str, definition: str) -> str:
+    """How the names of a sink's staging tables begin: other columns are other tables, so a start may change them."""
+    return f"{kind}_{names_digest(pipeline, sink)}_{_digest(definition).hex()[:8]}_"
 
 
 def lock_key(*parts: str) -> int:
     """The key of an advisory lock."""
     return int.from_bytes(_digest(*parts), "big", signed=True)
+
+
+def schema_lock(schema: str) -> str:
+    """Holds off everybody else who makes tables in holdfast's schema, until the transaction ends."""
+    return f"SELECT pg_advisory_xact_lock({lock_key('holdfast schema', schema)})"
 
 
 @dataclass(frozen=True)

@@ -1,56 +1,92 @@
-"""The driver's connections, kept from one operation to the next."""
+"""The connections of this process, kept from one operation to the next: one pool for driver and tasks, and all sinks.
+
+What a connection is for makes no difference: nothing about it is changed for longer than a transaction.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import weakref
+from collections import Counter
 from typing import Any
 
-#: A commit runs beside the tasks of the next checkpoint, and beside what the batch asks of the server.
+#: A kind of connection, and the server it leads to.
+Key = tuple[str, str]
+#: Idle ones for a server: a commit runs beside the tasks of the next checkpoint, and beside what the batch asks.
 MOST = 2
+#: More servers than this are not remembered.
+SERVERS = 4
 
 
 class Pool:
-    """Idle connections of this process; each is handed to one thread at a time. Travels to other processes empty."""
+    """Idle connections; each is handed to one thread at a time. None of them outlives a fork."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: list[tuple[int, Any]] = []
-        #: whether connections are kept; not in tasks, nor when the query is over
-        self.keeps = False
-        # With the pool goes what it keeps, if nobody closed it before.
-        weakref.finalize(self, _close, self._idle)
+        self._idle: dict[Key, list[Any]] = {}
+        self._process = os.getpid()
+        self._users: Counter[str] = Counter()
 
-    def __reduce__(self) -> tuple[type[Pool], tuple[()]]:
-        return Pool, ()
-
-    def take(self) -> Any | None:
+    def take(self, key: Key) -> Any | None:
         """A connection, which the server may have closed since; None when there is none."""
         with self._lock:
-            while self._idle:
-                process, connection = self._idle.pop()
-                if process == os.getpid():  # else it is the parent's, which goes on with it
-                    return connection
-        return None
+            self._after_a_fork()
+            found = self._idle.get(key)
+            return found.pop() if found else None
 
-    def give(self, connection: Any) -> None:
+    def give(self, key: Key, connection: Any) -> None:
         """Keep it for later, or close it."""
         with self._lock:
-            if self.keeps and len(self._idle) < MOST and not connection.closed:
-                self._idle.append((os.getpid(), connection))
-                return
-        connection.close()
+            self._after_a_fork()
+            kept = self._idle.pop(key, [])
+            self._idle[key] = kept  # as the last one used
+            gone = [connection]
+            if len(kept) < MOST:
+                kept.append(gone.pop())
+            while len(self._idle) > SERVERS:
+                gone += self._idle.pop(next(iter(self._idle)))
+        for one in gone:
+            one.close()
+
+    def lease(self, server: str, user: object) -> weakref.finalize[Any, Any]:
+        """Until the answer is called, or `user` is gone, somebody uses this server; after the last one nothing is kept.
+
+        Tasks have no lease: what they leave is for the next one, until Spark ends their process.
+        """
+        with self._lock:
+            self._users[server] += 1
+        return weakref.finalize(user, self._release, server)
+
+    def _release(self, server: str) -> None:
+        with self._lock:
+            self._users[server] -= 1
+            gone = []
+            if self._users[server] <= 0:
+                del self._users[server]
+                for key in [key for key in self._idle if key[1] == server]:
+                    gone += self._idle.pop(key)
+            self._after_a_fork()
+        for one in gone:
+            one.close()
+
+    def _after_a_fork(self) -> None:
+        if self._process != os.getpid():  # they are the parent's, which goes on with them
+            _lost.extend(self._idle.values())
+            self._idle, self._process = {}, os.getpid()
 
     def close(self) -> None:
-        """Close what is kept, and keep nothing more."""
+        """Close what is kept."""
         with self._lock:
-            self.keeps = False
-            _close(self._idle)
+            self._after_a_fork()
+            gone = [one for kept in self._idle.values() for one in kept]
+            self._idle.clear()
+        for one in gone:
+            one.close()
 
 
-def _close(idle: list[tuple[int, Any]]) -> None:
-    while idle:
-        process, connection = idle.pop()
-        if process == os.getpid():
-            connection.close()
+#: A parent's connections, never touched: to collect one would close it for the parent, too.
+_lost: list[Any] = []
+pool = Pool()
+atexit.register(pool.close)

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import select
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from holdfast.connectors.postgres.guard import Guard, HungError
 from holdfast.connectors.postgres.names import quote
+from holdfast.connectors.postgres.pool import Key, pool
 from holdfast.connectors.postgres.rows import HEADER, TRAILER, encode
 
-#: A kind of session, a process, and a server.
-Key = tuple[str, int, str]
-#: Connections that tasks have left, at most one for each key, the oldest first.
-_idle: dict[Key, Any] = {}
-#: More servers than this are not remembered.
-_MOST_IDLE = 4
+Result = TypeVar("Result")
 
 
 class Session(ABC):
     """Begins its transaction when it is made. `error` is what it raises."""
 
-    def __init__(self, connection: Any, begin: Sequence[str], error: type[Exception], key: Key) -> None:
-        self._connection, self.error, self._key = connection, error, key
+    def __init__(self, connection: Any, begin: Sequence[str], error: type[Exception], key: Key, guard: Guard) -> None:
+        self._connection, self.error, self._key, self._guard = connection, error, key, guard
         try:
             for statement in begin:
                 self.execute(statement)
@@ -37,43 +32,26 @@ class Session(ABC):
 
     @abstractmethod
     def execute(self, statement: str) -> None:
-        """One statement."""
+        """One statement. HungError when the server does not answer."""
 
     @abstractmethod
-    def ingest(self, schema: str, table: str, batch: pa.RecordBatch, *, own: bool = False) -> None:
+    def ingest(self, schema: str, table: str, batch: pa.RecordBatch) -> None:
         """Append rows to a table by binary COPY, straight from Arrow; columns are matched by name.
 
-        `own`: this transaction created the table. What is wrong with a row may be told by the next statement only.
+        What is wrong with a row may be told by the next statement only.
         """
 
     def keep(self) -> None:
-        """The transaction is over: leave the connection to the next task."""
-        if self._key not in _idle:
-            _idle[self._key], self._connection = self._connection, None
-            _forget(_MOST_IDLE)
-        self.close()
+        """The transaction is over: leave the connection to whoever comes next."""
+        if self._connection is not None:
+            pool.give(self._key, self._connection)
+            self._connection = None
 
     def close(self) -> None:
         """End the connection; what is not committed or prepared is rolled back by the server."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-def _forget(most: int) -> None:
-    while len(_idle) > most:
-        key = next(iter(_idle))
-        connection = _idle.pop(key)
-        if key[1] == os.getpid():  # else it is the parent's, which goes on with it
-            connection.close()
-
-
-atexit.register(_forget, 0)
-
-
-def left(key: Key) -> Any | None:
-    """The connection that an earlier task left; the server may have closed it since."""
-    return _idle.pop(key, None)
 
 
 class _BrokenOff(Exception):
@@ -83,25 +61,26 @@ class _BrokenOff(Exception):
 class CopySession(Session):
     """By psycopg. All rows of a task are one COPY, which ends with the next statement."""
 
-    def __init__(self, connection: Any, begin: Sequence[str], error: type[Exception], key: Key) -> None:
+    def __init__(self, connection: Any, begin: Sequence[str], error: type[Exception], key: Key, guard: Guard) -> None:
         self._open = ExitStack()
         self._copy: Any = None
-        super().__init__(connection, ["; ".join(begin)], error, key)
+        super().__init__(connection, ["; ".join(begin)], error, key, guard)
 
     def execute(self, statement: str) -> None:
         """See Session."""
-        if self._copy is not None:
-            self._copy.write(TRAILER)
-            self._copy = None
-            self._open.close()
-        self._connection.execute(statement)
+        # While rows are copied the server waits for us; now we wait for it.
+        with self._guard.watching(self._connection):
+            if self._copy is not None:
+                self._copy.write(TRAILER)
+                self._copy = None
+                self._open.close()
+            self._connection.execute(statement)
 
-    def ingest(self, schema: str, table: str, batch: pa.RecordBatch, *, own: bool = False) -> None:
-        """See Session. Rows of an own table are frozen: who moves them need not ask whether they are committed."""
+    def ingest(self, schema: str, table: str, batch: pa.RecordBatch) -> None:
+        """See Session."""
         if self._copy is None:
             columns = ", ".join(map(quote, batch.schema.names))
-            options = "FORMAT binary, FREEZE" if own else "FORMAT binary"
-            into = f"COPY {quote(schema)}.{quote(table)} ({columns}) FROM STDIN WITH ({options})"
+            into = f"COPY {quote(schema)}.{quote(table)} ({columns}) FROM STDIN WITH (FORMAT binary)"
             cursor = self._open.enter_context(self._connection.cursor())
             self._copy = self._open.enter_context(cursor.copy(into))
             self._copy.write(HEADER)
@@ -130,11 +109,16 @@ class CopySession(Session):
 class AdbcSession(Session):
     """By ADBC, which knows every type. Each batch is a COPY."""
 
+    def __init__(self, connection: Any, begin: Sequence[str], error: type[Exception], key: Key, guard: Guard) -> None:
+        self._process: int | None = None
+        super().__init__(connection, begin, error, key, guard)
+        self._process = self._ask("SELECT pg_backend_pid()")
+
     def execute(self, statement: str) -> None:
         """See Session."""
         self._run(lambda s: s.set_sql_query(statement))
 
-    def ingest(self, schema: str, table: str, batch: pa.RecordBatch, *, own: bool = False) -> None:
+    def ingest(self, schema: str, table: str, batch: pa.RecordBatch) -> None:
         """See Session."""
         options = {
             "adbc.ingest.target_table": table,
@@ -151,9 +135,36 @@ class AdbcSession(Session):
     def _run(self, prepare: Callable[[Any], None]) -> None:
         import adbc_driver_manager
 
-        statement = adbc_driver_manager.AdbcStatement(self._connection)
+        def run(connection: Any) -> None:
+            statement = adbc_driver_manager.AdbcStatement(connection)
+            try:
+                prepare(statement)
+                statement.execute_update()
+            finally:
+                statement.close()
+
+        self._guarded(run)
+
+    def _ask(self, query: str) -> int:
+        import adbc_driver_manager
+
+        def run(connection: Any) -> int:
+            statement = adbc_driver_manager.AdbcStatement(connection)
+            try:
+                statement.set_sql_query(query)
+                stream, _ = statement.execute_query()
+                with pa.RecordBatchReader._import_from_c(stream.address) as reader:
+                    return int(reader.read_all().column(0)[0].as_py())
+            finally:
+                statement.close()
+
+        return self._guarded(run)
+
+    def _guarded(self, run: Callable[[Any], Result]) -> Result:
+        """ADBC waits where nobody can cut it off: when the server is given up, the connection is left to its thread."""
+        connection = self._connection
         try:
-            prepare(statement)
-            statement.execute_update()
-        finally:
-            statement.close()
+            return self._guard.beside(lambda: run(connection), self._process, connection.close)
+        except HungError:
+            self._connection = None
+            raise

@@ -8,19 +8,23 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run, Tasks
-from holdfast.connectors.postgres import moving, staging, two_phase
+from holdfast.connectors.postgres import legacy, moving, staging, two_phase
 from holdfast.connectors.postgres.catalog import create_statement, resolve
 from holdfast.connectors.postgres.ledger import Ledger
+from holdfast.connectors.postgres.legacy import is_legacy
 from holdfast.connectors.postgres.names import TableName, check_identifier, parse_table
 from holdfast.connectors.postgres.server import Server, drivers
+from holdfast.connectors.postgres.stages import Place, Stages
 from holdfast.connectors.postgres.staging import StagingWriter
 from holdfast.connectors.postgres.table import Target, Upsert
+from holdfast.connectors.postgres.trouble import said
 from holdfast.connectors.postgres.two_phase import PreparingWriter
 from holdfast.connectors.postgres.writer import Writer
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
-from holdfast.errors import ConfigError, RestoredEndpointError, RowError, SinkError
-from holdfast.sinks.ledger import check_ledger
+from holdfast.errors import ConfigError, RowError, SinkError
+from holdfast.sinks.ledger import APPEND
+from holdfast.sinks.order import check_order_by
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 MODES = ("ledger", "two-phase", "upsert")
@@ -29,7 +33,7 @@ MODES = ("ledger", "two-phase", "upsert")
 class PostgresSink(TwoPhaseCommitSink):
     """Exactly-once into a table of PostgreSQL, by binary COPY straight from Arrow.
 
-    `mode="ledger"` appends: tasks fill staging tables, and one transaction moves a whole checkpoint and notes it in a
+    `mode="ledger"` appends: tasks fill a staging table, and one transaction moves a whole checkpoint and notes it in a
     ledger, so a reader sees whole checkpoints only; it needs no server setting. `mode="two-phase"` appends too: each
     task prepares a transaction that the driver commits; it writes rows once, needs `max_prepared_transactions`, and a
     reader can see some subtasks of a checkpoint before the others. `mode="upsert"` works as `ledger` and replaces rows
@@ -50,8 +54,9 @@ class PostgresSink(TwoPhaseCommitSink):
         lock_timeout: float = 60.0,
         name: str | None = None,
     ) -> None:
+        mode = "ledger" if mode == APPEND else mode
         if mode not in MODES:
-            raise ConfigError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
+            raise ConfigError(f"mode must be one of {', '.join((*MODES, APPEND))}, not {mode!r}")
         if isinstance(key, str):
             raise ConfigError(f"key must be a list of columns: key=[{key!r}]")
         if mode == "upsert" and not key:
@@ -65,13 +70,19 @@ class PostgresSink(TwoPhaseCommitSink):
         self.mode, self.create = mode, bool(create)
         self.name = check_name("name", name or f"postgres-{self.table}"[:100])
         self.server = Server(dsn, lock_timeout, self.name)
-        #: a staging table keeps for as long as nobody drops it; a prepared transaction can be rolled back by hand, and
+        #: staged rows keep for as long as nobody deletes them; a prepared transaction can be rolled back by hand, and
         #: what the endpoint then lacks is taken from the replay, which Spark has only until the batch returns
         self.overlaps = mode != "two-phase"
         self.repairable = mode == "two-phase"
         self._asked = Upsert(tuple(key), order_by)
         self._upsert = self._asked
         self._target: Target | None = None
+        self._stages: dict[bool, Stages] = {}
+        self._place = Place(self.schema)
+        #: the last checkpoint that the ledger in a schema is known to have
+        self._known: dict[str, CheckpointId] = {}
+        #: whether what earlier versions left was looked for
+        self._swept = False
         self._run: Run | None = None
 
     # -- on the driver ----------------------------------------------------------------------------------------------
@@ -88,19 +99,27 @@ class PostgresSink(TwoPhaseCommitSink):
                 two_phase.check_server(connection, self.name)
             if run.take_over:
                 ledger.take_over(connection, run)
-            self._check_ledger(ledger.read(connection, run.pipeline))
+            found = ledger.read(connection, run.pipeline)
+            ledger.check(run, found)
+            self._known[self.schema] = found.get(run.lineage, -1)
             if run.schema is not None:
                 self._find_table(connection, run.schema)
+                self._find_stages(connection)
 
-    def _check_ledger(self, found: Mapping[str, CheckpointId]) -> None:
-        try:
-            check_ledger(self.run, self._ledger.where, found, sink=self.name)
-        except RestoredEndpointError as error:
-            raise RestoredEndpointError(
-                f"{error}. If it is not the database but one of the options dsn and schema that is another than "
-                "before: start with the former ones",
-                error.behind,
-            ) from None
+    def _find_stages(self, connection: Any) -> None:
+        """The tables that tasks write into before the commit, if they do."""
+        ordered = self._upsert.order_by is not None
+        kinds = [raw for raw in (False, True) if (self.target.cast_by_server if raw else self.mode != "two-phase")]
+        (role,) = connection.execute("SELECT current_user").fetchone()
+        self._stages = {
+            raw: Stages(self.schema, role, self.run.pipeline, self.name, self.target, raw=raw, ordered=ordered)
+            for raw in kinds
+        }
+        self._choose(connection)
+
+    def _choose(self, connection: Any) -> None:
+        found = {raw: stages.choose(connection) for raw, stages in self._stages.items()}
+        self._place = Place(self.schema, found.get(False), found.get(True))
 
     def close(self) -> None:
         """See TwoPhaseCommitSink."""
@@ -110,28 +129,47 @@ class PostgresSink(TwoPhaseCommitSink):
         psycopg, _, _ = drivers()
         try:
             if self.create:
-                connection.execute(create_statement(self.table, schema, self._asked.key))
+                self._create_table(connection, create_statement(self.table, schema, self._asked.key))
             self._target, self._upsert = resolve(connection, self.name, self.table, schema, self._asked)
         except psycopg.errors.LockNotAvailable as error:
             raise SinkError(
                 f"sink {self.name!r} ({self.address}): table {self.table} is locked by somebody for longer than "
-                f"lock_timeout ({self.server.lock_timeout_ms / 1000:g} s): pg_stat_activity and pg_prepared_xacts tell "
+                f"lock_timeout ({self.server.lock_timeout:g} s): pg_stat_activity and pg_prepared_xacts tell "
                 "by whom. Start again when it is free"
+            ) from error
+
+    def _create_table(self, connection: Any, statement: str) -> None:
+        """Unless it is there: then no right to create one is needed."""
+        psycopg, _, _ = drivers()
+        if connection.execute("SELECT to_regclass(%s)", (self.table.sql,)).fetchone()[0] is not None:
+            return
+        try:
+            connection.together(statement)
+        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidSchemaName) as error:
+            raise ConfigError(
+                f"sink {self.name!r}: table {self.table} is not there, and create=True cannot make it at "
+                f"{self.address}: {said(error)}. Let somebody who may run: {statement}"
             ) from error
 
     def recover(
         self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
     ) -> None:
-        """Drop staging tables and roll back prepared transactions of this and older generations that no record names.
+        """Forget staged rows and roll back prepared transactions of this and older generations that no record names.
 
-        Both kinds: the mode may have been another before the restart.
+        Both kinds: the mode may have been another before the restart. Then choose where the next tasks write.
         """
-        every = [c for committables in decided.values() for c in committables]
-        kept = {c["gid"] if c["kind"] == two_phase.KIND else c["table"] for c in every}
-        schemas = {self.schema, *(c["schema"] for c in every if "schema" in c)}
+        staged, prepared = _kinds([c for committables in decided.values() for c in committables])
+        old = [c for c in staged if is_legacy(c)]
         with self.server.connect(self.table) as connection:
-            staging.sweep(connection, self.run, self.name, schemas, generation, kept)
-            two_phase.sweep(connection, self.run, self.name, generation, kept)
+            for schema in {self.schema, *(c["schema"] for c in staged if not is_legacy(c))}:
+                ledger = Ledger(self.server, schema, self.name)
+                staging.sweep(connection, ledger, self.run, generation, {c["part"] for c in staged if c not in old})
+            two_phase.sweep(connection, self.run, self.name, generation, {c["gid"] for c in prepared})
+            if not self._swept:
+                schemas, kept = {self.schema, *(c["schema"] for c in old)}, {c["table"] for c in old}
+                legacy.sweep(connection, self.run, self.name, schemas, generation, kept)
+                self._swept = True
+            self._choose(connection)
 
     def validate(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks) -> None:
         """Without an order column, two rows of one key have no last one: refuse them before the decision (I1)."""
@@ -167,10 +205,15 @@ class PostgresSink(TwoPhaseCommitSink):
             )
         outcomes = set()
         if prepared:
-            outcomes.add(two_phase.commit(self._ledger_of(prepared), self.run, checkpoint_id, prepared))
+            ledger = self._ledger_of(prepared)
+            known = self._known.get(ledger.schema, -1)
+            outcomes.add(two_phase.commit(ledger, self.run, checkpoint_id, prepared, known))
+            self._known[ledger.schema] = max(known, checkpoint_id)
         if staged:
-            options = self._options
-            outcomes.add(moving.commit(self._ledger_of(staged), self.run, options, checkpoint_id, staged))
+            ledger = self._ledger_of(staged)
+            known = self._known.get(ledger.schema, -1)
+            outcomes.add(moving.commit(ledger, self.run, self._options, checkpoint_id, staged, known))
+            self._known[ledger.schema] = max(known, checkpoint_id)
         return outcomes.pop() if len(outcomes) == 1 else Outcome.COMMITTED
 
     # -- in the task ------------------------------------------------------------------------------------------------
@@ -178,8 +221,8 @@ class PostgresSink(TwoPhaseCommitSink):
     def begin(self, task: Task) -> Writer:
         """See TwoPhaseCommitSink."""
         if self.mode == "two-phase":
-            return PreparingWriter(self.server, self._ledger, self.run, self.target, task)
-        return StagingWriter(self.server, self.schema, self.target, self._upsert, task)
+            return PreparingWriter(self.server, self._ledger, self.run, self.target, task, self._place.raw)
+        return StagingWriter(self.server, self._place, self.target, self._upsert, task)
 
     def write(self, txn: Writer, batch: pa.RecordBatch) -> None:
         """See TwoPhaseCommitSink."""
@@ -234,16 +277,10 @@ class PostgresSink(TwoPhaseCommitSink):
     def _check_columns(self, schema: pa.Schema | None) -> None:
         if schema is None:
             return
-        wanted = (*self._asked.key, *filter(None, [self._asked.order_by]))
-        missing = [column for column in wanted if column not in schema.names]
-        if missing:
-            raise ConfigError(
-                f"sink {self.name!r}: key and order_by must be columns of the DataFrame; {', '.join(missing)} is not "
-                f"among {', '.join(schema.names)}"
-            )
+        check_order_by(self.name, schema, self._asked.key, self._asked.order_by)
 
 
 def _kinds(committables: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """(staged, prepared); a repair under another mode leaves both in one checkpoint."""
-    known = [c for c in committables if c["version"] <= 2]
+    known = [c for c in committables if c["version"] <= 3]
     return [c for c in known if c["kind"] == staging.KIND], [c for c in known if c["kind"] == two_phase.KIND]

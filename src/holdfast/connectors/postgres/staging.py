@@ -1,4 +1,8 @@
-"""Rows in staging tables until the driver moves them: modes `ledger` and `upsert`."""
+"""Rows in staging tables until the driver moves them: modes `ledger` and `upsert`.
+
+A task's rows and its entry in table `staged` are one transaction. The entry goes with the transaction that moves the
+rows, or when a sweep finds that nobody decided them; the rows themselves go when their table is emptied (`stages.py`).
+"""
 
 from __future__ import annotations
 
@@ -10,54 +14,59 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run
-from holdfast.connectors.postgres.names import new_staging_table, quote
+from holdfast.connectors.postgres import stages
+from holdfast.connectors.postgres.ledger import Ledger
+from holdfast.connectors.postgres.legacy import is_legacy
+from holdfast.connectors.postgres.names import PART, literal, quote
 from holdfast.connectors.postgres.server import Server, drivers
-from holdfast.connectors.postgres.table import Target, Upsert, comment_statement
-from holdfast.connectors.postgres.writer import Writer
+from holdfast.connectors.postgres.stages import Place
+from holdfast.connectors.postgres.table import Target, Upsert
+from holdfast.connectors.postgres.writer import Writer, own_rows
 from holdfast.core.naming import Task, parse_token
 
 logger = logging.getLogger("holdfast")
 KIND = "staged"
-#: Tables dropped in one transaction: each takes a few locks, and a server has few thousand.
-_AT_ONCE = 50
-#: How long a drop waits for its locks.
-_DROP_WAIT = "1s"
-_LIST = """
-SELECT c.relname, d.description FROM pg_class c
-JOIN pg_description d ON d.objoid = c.oid AND d.classoid = 'pg_class'::regclass AND d.objsubid = 0
-WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind = 'r' AND starts_with(c.relname, 'stage_')"""
 
 
 class StagingWriter(Writer):
-    """One task's rows on their way into a staging table of their own, in one transaction."""
+    """One task's rows on their way into a staging table, in one transaction."""
 
-    def __init__(self, server: Server, schema: str, target: Target, upsert: Upsert, task: Task) -> None:
-        self._schema, self._table, self._upsert = schema, new_staging_table(), upsert
+    def __init__(self, server: Server, place: Place, target: Target, upsert: Upsert, task: Task) -> None:
+        assert place.rows is not None
+        self._schema, self._table, self._upsert = place.schema, place.rows, upsert
         self._may_exist = False
-        super().__init__(server, target, task, (schema, self._table))
-        try:
-            self._execute(target.staging_statement(schema, self._table))
-            self._execute(comment_statement(schema, self._table, task.token))
-        except BaseException:
-            self._session.close()
-            raise
+        super().__init__(
+            server,
+            target,
+            task,
+            into=(place.schema, place.rows),
+            raw=None if place.raw is None else (place.schema, place.raw),
+            staged=True,
+            ordered=upsert.order_by is not None,
+        )
 
     def prepare(self) -> dict[str, Any]:
-        """Make the staging table durable; the committable says all that the commit needs (rule 16)."""
+        """Make the rows durable; the committable says all that the commit needs (rule 16)."""
         target, key = self._target, self._upsert.key
-        for statement in target.cast_statements(self._schema, self._table):
-            self._cast(statement)
-        for statement, about in target.proofs(self._schema, self._table, self._long):
+        self._cast_rows()
+        for statement, about in target.proofs(own_rows(self._into, self._part), self._long):
             self._execute(statement, about)
+        task, staged = self._task, f"{quote(self._schema)}.staged"
+        texts = ", ".join(map(literal, (task.pipeline, task.sink, self._table, task.token)))
+        self._execute(
+            f"INSERT INTO {staged} (part, row_count, pipeline, sink, stage, token) "  # noqa: S608
+            f"VALUES ({self._part}, {self._rows}, {texts})"
+        )
         self._may_exist = True
         self._execute("COMMIT")
         self._session.keep()
         return {
-            "version": 2,
+            "version": 3,
             "kind": KIND,
             "mode": "upsert" if key else "ledger",
             "schema": self._schema,
             "table": self._table,
+            "part": self._part,
             "columns": target.names,
             "target": [target.name.schema, target.name.table],
             "key": list(key),
@@ -67,17 +76,17 @@ class StagingWriter(Writer):
         }
 
     def abort(self) -> None:
-        """Leave nothing behind."""
+        """Leave nothing behind but rows that nobody needs."""
         self._session.close()
         if self._may_exist:
             with self._server.connect() as connection:
-                drop(connection, self._schema, [self._table])
+                forget(connection, self._schema, [self._part])
 
 
 def find_duplicate(server: Server, key: Sequence[str], committables: Sequence[Mapping[str, Any]]) -> str | None:
     """A key that occurs twice in a checkpoint, as text, or None."""
     columns = ", ".join(map(quote, key))
-    rows = " UNION ALL ".join(f"SELECT {columns} FROM {sql_name(c)}" for c in committables)  # noqa: S608
+    rows = " UNION ALL ".join(f"SELECT {columns} FROM {source}" for source, _ in sources(committables))  # noqa: S608
     shown = ", ".join(f"{quote(column)}::text" for column in key)
     with server.connect() as connection:
         found = connection.execute(
@@ -86,27 +95,55 @@ def find_duplicate(server: Server, key: Sequence[str], committables: Sequence[Ma
     return None if found is None else ", ".join(f"{k}={v}" for k, v in zip(key, found, strict=True))
 
 
+def sources(committables: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """What comes after FROM to read the rows of several committables, and whose rows each of these is."""
+    tables: dict[str, list[Mapping[str, Any]]] = {}
+    for committable in committables:
+        tables.setdefault(sql_name(committable), []).append(committable)
+    return [(f"{name}{_only(mine)}", mine) for name, mine in tables.items()]
+
+
+def _only(committables: Sequence[Mapping[str, Any]]) -> str:
+    if is_legacy(committables[0]):
+        return ""
+    return f" WHERE {quote(PART)} = ANY ({parts_of(committables)})"
+
+
+def parts_of(committables: Sequence[Mapping[str, Any]]) -> str:
+    """Their parts, in SQL."""
+    return f"'{{{','.join(str(int(c['part'])) for c in committables)}}}'::bigint[]"
+
+
 def missing(connection: Any, committables: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those of them whose staging table is gone."""
-    names = [sql_name(c) for c in committables]
-    gone = "SELECT name FROM unnest(%s::text[]) AS name WHERE to_regclass(name) IS NULL"
-    found = {row[0] for row in connection.execute(gone, (names,)).fetchall()}
-    return [c for c, name in zip(committables, names, strict=True) if name in found]
+    """Those of them whose rows are not all there."""
+    gone = []
+    for source, mine in sources(committables):
+        name = sql_name(mine[0])
+        if connection.execute("SELECT to_regclass(%s)", (name,)).fetchone()[0] is None:
+            gone += mine
+        elif not is_legacy(mine[0]):
+            counts = f"SELECT {quote(PART)}, count(*) FROM {source} GROUP BY 1"  # noqa: S608
+            held = dict(connection.execute(counts).fetchall())
+            entries = f"SELECT part FROM {quote(mine[0]['schema'])}.staged WHERE part = ANY ({parts_of(mine)})"  # noqa: S608
+            known = {row[0] for row in connection.execute(entries).fetchall()}
+            gone += [c for c in mine if c["part"] not in known or held.get(c["part"], 0) != c["rows"]]
+    return [c for c in committables if c in gone]
 
 
 def rows_of(server: Server, committables: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
-    """The rows of the staging tables that are there, read back; types that Arrow does not have come as text."""
+    """The rows that are there, read back; types that Arrow does not have come as text."""
     _, manager, _ = drivers()
     with server.connect() as connection:
         gone = missing(connection, committables)
     for committable in committables:
         if committable in gone:
-            logger.warning("the rows of staging table %s cannot be read: it is gone", sql_name(committable))
+            logger.warning("rows of subtask %s in %s are gone", committable["subtask"], sql_name(committable))
             continue
         columns = ", ".join(map(quote, committable["columns"]))
+        ((source, _),) = sources([committable])
         try:
             with closing(server.adbc_connection()) as connection, closing(manager.AdbcStatement(connection)) as query:
-                query.set_sql_query(f"SELECT {columns} FROM {sql_name(committable)}")  # noqa: S608
+                query.set_sql_query(f"SELECT {columns} FROM {source}")  # noqa: S608
                 stream, _ = query.execute_query()
                 with pa.RecordBatchReader._import_from_c(stream.address) as reader:
                     for batch in reader:
@@ -121,33 +158,33 @@ def _without_extensions(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(plain, names=batch.schema.names)
 
 
-def sweep(
-    connection: Any, run: Run, sink: str, schemas: Collection[str], generation: int, kept: Collection[str]
-) -> None:
-    """Drop this sink's staging tables of this and older generations that no record names.
+def sweep(connection: Any, ledger: Ledger, run: Run, generation: int, kept: Collection[int]) -> None:
+    """Forget this sink's staged rows of this and older generations that no record names.
 
-    A take-over also drops those of other lineages, whose generations are not ours: nobody else will.
+    A take-over also forgets those of other lineages, whose generations are not ours: nobody else will.
     """
-    for schema in schemas:
-        undecided = []
-        for table, comment in connection.execute(_LIST, (quote(schema),)).fetchall():
-            task = parse_token(comment)
-            if task is None or table in kept or (task.pipeline, task.sink) != (run.pipeline, sink):
-                continue
-            if task.generation <= generation if task.lineage == run.lineage else run.take_over:
-                undecided.append(table)
-        drop(connection, schema, undecided)
+    entries = f"SELECT part, token FROM {ledger.staged} WHERE pipeline = %s AND sink = %s"  # noqa: S608
+    undecided = []
+    for part, token in connection.execute(entries, (run.pipeline, ledger.sink)).fetchall():
+        task = parse_token(token)
+        if task is None or part in kept:
+            continue
+        if task.generation <= generation if task.lineage == run.lineage else run.take_over:
+            undecided.append(part)
+    if undecided:
+        forget(connection, ledger.schema, undecided)
 
 
-def drop(connection: Any, schema: str, tables: Sequence[str]) -> None:
-    """What somebody reads, such as a backup that reads for hours, is left to a later sweep."""
-    psycopg, _, _ = drivers()
-    for start in range(0, len(tables), _AT_ONCE):
-        names = ", ".join(f"{quote(schema)}.{quote(table)}" for table in tables[start : start + _AT_ONCE])
-        try:
-            connection.execute(f"SET lock_timeout = '{_DROP_WAIT}'; DROP TABLE IF EXISTS {names}")
-        except psycopg.errors.LockNotAvailable:
-            logger.info("staging tables are being read, so they are dropped later: %s", names)
+def forget(connection: Any, schema: str, parts: Sequence[int]) -> None:
+    """Nobody needs these rows."""
+    listed = ", ".join(map(str, parts))
+    connection.together(f"DELETE FROM {quote(schema)}.staged WHERE part IN ({listed})")  # noqa: S608
+
+
+def emptied(connection: Any, committables: Sequence[Mapping[str, Any]]) -> None:
+    """After a move: empty the tables of these, if it is worth it."""
+    for schema, table in sorted({(c["schema"], c["table"]) for c in committables}):
+        stages.empty(connection, schema, table)
 
 
 def sql_name(committable: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.connectors.postgres.names import TableName, literal, quote
+from holdfast.connectors.postgres.names import PART, ROW, TableName, literal, quote
 from holdfast.connectors.postgres.rows import is_plain
 from holdfast.connectors.postgres.types import SqlType, Wire, convert
 
@@ -25,7 +25,7 @@ class Column:
 
     @property
     def staged_type(self) -> str:
-        """Its type in a staging table, at first."""
+        """Its type in the table where texts wait for their cast."""
         if not self.wire.as_text:
             return self.type.spelled
         return "text[]" if self.type.is_array else "text"
@@ -34,6 +34,18 @@ class Column:
     def cast(self) -> str:
         """The value as the server reads it from text; without a length, which an explicit cast would cut it to."""
         return f"{quote(self.name)}::{self.type.unlimited}" if self.wire.as_text else quote(self.name)
+
+    @property
+    def changed(self) -> str | None:
+        """Whether the column's type would not keep the value that was read, in SQL; None when it keeps every value.
+
+        Both are compared, so it needs no knowledge of the type. Lengths of `varchar` and `char` are counted before;
+        here, blanks that fill a `char` up would be a change.
+        """
+        if not self.wire.as_text or self.type.modifier < 0 or self.type.most is not None:
+            return None
+        before, after = self.cast, f"{self.cast}::{self.type.spelled}::{self.type.unlimited}"
+        return f"({before} IS DISTINCT FROM {after})"
 
 
 @dataclass(frozen=True)
@@ -56,8 +68,8 @@ class Target:
     columns: tuple[Column, ...]
     #: its CHECK constraints over these columns: staged rows obey them before anything is decided
     checks: tuple[str, ...] = ()
-    #: columns that are not written but computed from these, or that a check needs: name, type and what fills them
-    extras: tuple[str, ...] = ()
+    #: columns that are not written but computed from these, or that a check needs: name, and how it is declared
+    extras: tuple[tuple[str, str], ...] = ()
     indexes: tuple[Index, ...] = ()
     #: whether a row needs a partition
     partitioned: bool = False
@@ -82,49 +94,66 @@ class Target:
         arrays = [convert(c.source, batch.column(c.source), c.wire) for c in self.columns]
         return pa.RecordBatch.from_arrays(arrays, names=self.names)
 
-    def staging_statement(self, schema: str, table: str) -> str:
-        """A table for one task's rows: the types, NOT NULLs and CHECKs of the target, so that bad rows fail there."""
-        parts = [f"{quote(c.name)} {c.staged_type}{' NOT NULL' if c.required else ''}" for c in self.columns]
-        if not self.cast_by_server:
-            parts += [*self.extras, *self.checks]
-        return f"CREATE TABLE {quote(schema)}.{quote(table)} ({', '.join(parts)})"
+    def stage_columns(self, *, raw: bool, ordered: bool) -> str:
+        """What a staging table is made of: types, NOT NULLs and CHECKs of the target, so that bad rows fail there.
 
-    def cast_statements(self, schema: str, table: str) -> list[str]:
-        """Turns the columns that came as text into what they are, then adds what is checked; none without such."""
-        if not self.cast_by_server:
-            return []
-        statements = [self.cast_statement(schema, table, self.cast_by_server)]
-        added = [*(f"ADD COLUMN {extra}" for extra in self.extras), *(f"ADD {check}" for check in self.checks)]
-        if added:
-            statements.append(f"ALTER TABLE {quote(schema)}.{quote(table)} {', '.join(added)}")
-        return statements
+        `raw`: texts as they came, before their cast. `ordered`: the order of the rows counts.
+        """
+        if raw:
+            parts = [f"{quote(c.name)} {c.staged_type}" for c in self.columns]
+        else:
+            must = {c.name: " NOT NULL" if c.required else "" for c in self.columns}
+            parts = [f"{quote(c.name)} {c.type.spelled}{must[c.name]}" for c in self.columns]
+            parts += [*(declared for _, declared in self.extras), *self.checks]
+        parts.append(f"{quote(PART)} bigint NOT NULL")
+        if ordered:
+            parts.append(f"{quote(ROW)} bigint NOT NULL")
+        return ", ".join(parts)
 
-    def cast_statement(self, schema: str, table: str, columns: Sequence[Column]) -> str:
-        """Turns columns that came as text into what they are."""
-        parts = [f"ALTER COLUMN {quote(c.name)} TYPE {c.type.spelled} USING {c.cast}" for c in columns]
-        return f"ALTER TABLE {quote(schema)}.{quote(table)} {', '.join(parts)}"
+    @property
+    def asked_by_part(self) -> bool:
+        """Whether tasks look at their own rows in staging: then these need an index."""
+        return self.partitioned or any(index.expressions for index in self.indexes)
 
-    def move_statement(self, schema: str, table: str) -> str:
-        """Appends the rows of a staging table, casting what came as text."""
-        names = ", ".join(map(quote, self.names))
-        values = ", ".join(c.cast for c in self.columns)
-        return f"INSERT INTO {self.name.sql} ({names}) SELECT {values} FROM {quote(schema)}.{quote(table)}"  # noqa: S608
+    def cast_statement(self, into: str, rows: str, *, own: Sequence[str] = ()) -> str:
+        """Appends `rows`, casting what came as text; `own`: columns of holdfast's that go with them."""
+        names = ", ".join(map(quote, [*self.names, *own]))
+        values = ", ".join([*(c.cast for c in self.columns), *map(quote, own)])
+        return f"INSERT INTO {into} ({names}) SELECT {values} FROM {rows}"  # noqa: S608  identifiers are quoted
 
-    def proofs(self, schema: str, table: str, long: Collection[str]) -> list[tuple[str, str]]:
+    def kept_statements(self, rows: str) -> list[tuple[str, str]]:
+        """What shows that no text of `rows` is cut or rounded by its column's type, and what each is about."""
+        found = []
+        for column in self.columns:
+            if column.changed is not None:
+                look = f"SELECT {quote(column.name)}::text INTO bad FROM {rows} WHERE {column.changed} LIMIT 1"  # noqa: S608
+                says = literal(f"% would be cut or rounded by type {column.type.spelled.replace('%', '%%')}")
+                body = (
+                    f"#variable_conflict use_column\nDECLARE bad text; BEGIN {look}; IF FOUND THEN "
+                    f"RAISE EXCEPTION {says}, left(bad, 60) USING ERRCODE = '22001'; END IF; END"
+                )
+                found.append((f"DO {literal(body)}", f"column {column.source!r}"))
+        return found
+
+    def proofs(self, rows: str, long: Collection[str]) -> list[tuple[str, str]]:
         """What shows that staged rows go through the target's indexes and partitions, and what each is about.
 
         Not whether they meet rows of the target: that only the commit can tell. `long`: columns of long values.
         """
-        rows = f"{quote(schema)}.{quote(table)}"
         found = []
         for index in self.indexes:
             about = f"column {', '.join(map(repr, sorted(index.columns)))} in index {index.name!r}"
             if index.expressions:
                 found.append((f"SELECT {', '.join(index.expressions)} FROM {rows}", about))  # noqa: S608
             if index.columns.intersection(long):
-                found.append((f"CREATE INDEX ON {rows} {index.definition}", about))
+                columns = ", ".join(map(quote, sorted(index.columns)))
+                made = f"CREATE TEMPORARY TABLE holdfast_long ON COMMIT DROP AS SELECT {columns} FROM {rows}"  # noqa: S608
+                found.append((made, about))
+                found.append((f"CREATE INDEX ON pg_temp.holdfast_long {index.definition}", about))
+                found.append(("DROP TABLE pg_temp.holdfast_long", about))
         if self.partitioned:
-            found.append((_find_partitions(self.name.sql, rows), ""))
+            names = ", ".join(map(quote, [*self.names, *(name for name, _ in self.extras)]))
+            found.append((_find_partitions(self.name.sql, f"(SELECT {names} FROM {rows})"), ""))  # noqa: S608
         return found
 
 
@@ -151,10 +180,10 @@ class Upsert:
     order_by: str | None = None
 
 
-def insert_statement(target: TableName, columns: Sequence[str], rows: str, upsert: Upsert) -> str:
-    """Append `rows`, a table or subquery, or replace by key; an `order_by` smaller than what is there changes nothing.
+def insert_statement(target: TableName, columns: Sequence[str], rows: str, upsert: Upsert, last: str) -> str:
+    """Append `rows` (what comes after FROM), or replace by key; an `order_by` below what is there changes nothing.
 
-    Of two rows of one key the one with the larger `order_by` is taken, and of equal ones the one written last.
+    Of two rows of one key the one with the larger `order_by` is taken, and of equal ones the first by `last`.
     """
     names = ", ".join(map(quote, columns))
     if not upsert.key:
@@ -162,7 +191,7 @@ def insert_statement(target: TableName, columns: Sequence[str], rows: str, upser
     keys = ", ".join(map(quote, upsert.key))
     select = f"SELECT {names} FROM {rows}"  # noqa: S608
     if upsert.order_by is not None:
-        order = f"{keys}, {quote(upsert.order_by)} DESC NULLS LAST, ctid DESC"
+        order = f"{keys}, {quote(upsert.order_by)} DESC NULLS LAST, {last}"
         select = f"SELECT DISTINCT ON ({keys}) {names} FROM {rows} ORDER BY {order}"  # noqa: S608
     statement = f"INSERT INTO {target.sql} AS stored ({names}) {select} ON CONFLICT ({keys}) DO "
     others = [column for column in columns if column not in upsert.key]
@@ -173,8 +202,3 @@ def insert_statement(target: TableName, columns: Sequence[str], rows: str, upser
         column = quote(upsert.order_by)
         statement += f" WHERE stored.{column} IS NULL OR excluded.{column} >= stored.{column}"
     return statement
-
-
-def comment_statement(schema: str, table: str, text: str) -> str:
-    """Notes whose a table is."""
-    return f"COMMENT ON TABLE {quote(schema)}.{quote(table)} IS {literal(text)}"

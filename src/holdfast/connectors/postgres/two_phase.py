@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.checkpoint.ports import Run
 from holdfast.connectors.postgres.ledger import Ledger
-from holdfast.connectors.postgres.names import literal, make_gid, names_digest, new_staging_table, parse_gid, quote
+from holdfast.connectors.postgres.names import literal, make_gid, names_digest, parse_gid
 from holdfast.connectors.postgres.server import Server, drivers
 from holdfast.connectors.postgres.table import Target
 from holdfast.connectors.postgres.trouble import RAISE_PREPARED
@@ -17,7 +17,6 @@ from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task
 from holdfast.errors import ConfigError, LostError
-from holdfast.sinks.ledger import check_ledger
 
 logger = logging.getLogger("holdfast")
 KIND = "prepared"
@@ -28,28 +27,22 @@ _GONE = "42704"
 class PreparingWriter(Writer):
     """One task's rows in a transaction that outlives its connection.
 
-    Rows go straight into the table, or, where a column has to be cast by the server, through a table that this same
-    transaction creates and drops (a temporary one could not be prepared).
+    Rows go straight into the table, or, where a column has to be cast by the server, through a table of the sink's (a
+    temporary one could not be prepared).
     """
 
-    def __init__(self, server: Server, ledger: Ledger, run: Run, target: Target, task: Task) -> None:
+    def __init__(self, server: Server, ledger: Ledger, run: Run, target: Target, task: Task, raw: str | None) -> None:
         self._ledger, self._run = ledger, run
         self._gid = make_gid(task)
         self._may_be_prepared = False
-        super().__init__(server, target, task, (ledger.schema, new_staging_table()) if target.cast_by_server else None)
-        try:
-            if self._stage is not None:
-                self._execute(target.staging_statement(*self._stage))
-        except BaseException:
-            self._session.close()
-            raise
+        table = (str(target.name.schema), target.name.table)
+        super().__init__(
+            server, target, task, into=table, raw=None if raw is None else (ledger.schema, raw), staged=False
+        )
 
     def prepare(self) -> dict[str, Any]:
         """Add the ledger row, which says later that this very transaction was committed, and prepare."""
-        if self._stage is not None:
-            schema, table = self._stage
-            self._cast(self._target.move_statement(schema, table))
-            self._execute(f"DROP TABLE {quote(schema)}.{quote(table)}")
+        self._cast_rows()
         self._execute(self._ledger.add(self._run, self._task.checkpoint_id, self._rows, self._gid))
         self._may_be_prepared = True
         self._execute(f"PREPARE TRANSACTION {literal(self._gid)}")
@@ -80,7 +73,13 @@ def check_server(connection: Any, sink: str) -> None:
         raise ConfigError(f"sink {sink!r}: the server has max_prepared_transactions = 0. {RAISE_PREPARED}")
 
 
-def commit(ledger: Ledger, run: Run, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]]) -> Outcome:
+def commit(
+    ledger: Ledger,
+    run: Run,
+    checkpoint_id: CheckpointId,
+    committables: Sequence[Mapping[str, Any]],
+    committed: CheckpointId,
+) -> Outcome:
     """End every subtask's transaction; for one that is not there any more, its ledger row tells whether it committed.
 
     A reader can see the rows of some subtasks before those of the others.
@@ -89,14 +88,16 @@ def commit(ledger: Ledger, run: Run, checkpoint_id: CheckpointId, committables: 
     with ledger.server.connect() as connection:
         known = ledger.read(connection, run.pipeline)
         if any(lineage != run.lineage for lineage in known) and not run.take_over:
-            check_ledger(run, ledger.where, known)
+            ledger.check(run, known)
+        if known.get(run.lineage, -1) < committed:
+            ledger.check_known(run, known, committed)
         gone = []
         for committable in ordered:
             with faults.point("commit.subtask"):
                 if not _end(connection, "COMMIT", committable["gid"]):
                     gone.append(committable)
         gids = [c["gid"] for c in ordered]
-        ledger.server.in_one_go(connection, ledger.adopt(run, gids), ledger.prune(run, checkpoint_id))
+        connection.together(ledger.adopt(run, gids), ledger.prune(run, checkpoint_id))
         # A later checkpoint in the ledger was prepared after this one was complete, whatever was pruned since.
         in_doubt = gone if known.get(run.lineage, -1) <= checkpoint_id else []
         done = ledger.parts(connection, run, [c["gid"] for c in in_doubt]) if in_doubt else set()
@@ -140,7 +141,7 @@ def _end(connection: Any, how: str, gid: str) -> bool:
     """Whether the prepared transaction was there to be ended."""
     psycopg, _, _ = drivers()
     try:
-        connection.execute(f"{how} PREPARED {literal(gid)}")
+        connection.alone(f"{how} PREPARED {literal(gid)}")
     except psycopg.Error as error:
         if error.sqlstate != _GONE:
             raise

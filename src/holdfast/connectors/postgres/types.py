@@ -34,6 +34,10 @@ _EXACT = {
     "jsonb": pa.binary(),
     **dict.fromkeys(_TEXT, pa.string()),
 }
+#: Their arrays travel as arrays of text: ADBC would name the elements' type wrong.
+_ONLY_TEXT = ("varchar", "bpchar", "name", "json", "citext")
+#: A time of more than six digits after the point, zeros aside.
+_FINER = r"\.[0-9]{6}[0-9]*[1-9]"
 _INTEGER_BITS = {"int2": 16, "int4": 32, "int8": 64}
 #: The first and the last value that the server takes, by Arrow's count; what lies beyond Arrow's own range is left out.
 _RANGES = {
@@ -53,8 +57,14 @@ class SqlType:
     spelled: str
     #: as the catalog keeps length, precision or scale; -1: none
     modifier: int = -1
-    #: how SQL spells it without these, or the type below a domain
+    #: how SQL spells it without these, and without domains
     unlimited: str = ""
+    #: an array whose elements are of a domain: the server takes those from text only
+    of_domain: bool = False
+    #: whether a part of it, such as a field of a composite type, has a length or precision of its own
+    limited_inside: bool = False
+    #: whether a time is part of it: the server rounds what it reads from text to microseconds
+    has_time: bool = False
 
     @property
     def scale(self) -> int | None:
@@ -68,7 +78,12 @@ class SqlType:
         """How many characters a text may have; None: any number."""
         if self.base in ("varchar", "bpchar") and self.modifier >= 4:
             return self.modifier - 4
-        return 1 if self.base == "char" else None
+        return None
+
+    @property
+    def most_bytes(self) -> int | None:
+        """How many bytes a text may have, of types that the server cuts it to; None: any number."""
+        return {"char": 1, "name": 63}.get(self.base)
 
     @property
     def step(self) -> int:
@@ -82,14 +97,17 @@ class SqlType:
 class Wire:
     """How a column travels: cast to this Arrow type, after one of a few conversions.
 
-    What the server would cut or round in silence is refused: texts of more than `most` characters, and times between
-    two `step`s of so many microseconds.
+    What the server would cut or round in silence is refused: texts of more than `most` characters or `most_bytes`,
+    times between two `step`s of so many microseconds, and texts with a finer time where one is read from them. Other
+    limits of a type that is read from text are proved by the server (`Target.kept_statements`).
     """
 
     arrow: pa.DataType
     how: str = "cast"
     most: int | None = None
     step: int = 1
+    most_bytes: int | None = None
+    has_time: bool = False
 
     @property
     def as_text(self) -> bool:
@@ -109,15 +127,26 @@ def wire(given: pa.DataType, wanted: SqlType) -> Wire | str:
         return Wire(pa.binary(), "jsonb")
     if wanted.base == "numeric":
         return _wire_numeric(given, wanted)
-    if wanted.base == "money":
-        return "it rounds and depends on the server's language: make the column numeric"
     if wanted.base not in _EXACT:
-        return Wire(pa.string(), "text", wanted.most) if _is_text(given) else "cast it to string in the query"
+        return _wire_text(given, wanted)
     if wanted.base == "interval" and wanted.modifier >= 0 and wanted.modifier >> 16 & 0x7FFF != 0x7FFF:
         return "it keeps some fields only: make the column interval"
     if _fits(given, wanted.base):
-        return Wire(_EXACT[wanted.base], most=wanted.most, step=wanted.step)
+        return Wire(_EXACT[wanted.base], most=wanted.most, step=wanted.step, most_bytes=wanted.most_bytes)
     return _advice(given, wanted.base)
+
+
+def _wire_text(given: pa.DataType, wanted: SqlType) -> Wire | str:
+    """By the server's own reading of a text."""
+    if wanted.base == "money":
+        return "it rounds and depends on the server's language: make the column numeric"
+    if wanted.base.startswith("_"):
+        return "arrays of a domain over arrays cannot be written"
+    if not _is_text(given):
+        return "cast it to string in the query"
+    if wanted.limited_inside:
+        return "a part of it would be cut or rounded in silence: take the lengths and precisions out of its type"
+    return Wire(pa.string(), "text", wanted.most, most_bytes=wanted.most_bytes, has_time=wanted.has_time)
 
 
 def _wire_array(given: pa.DataType, wanted: SqlType) -> Wire | str:
@@ -127,13 +156,14 @@ def _wire_array(given: pa.DataType, wanted: SqlType) -> Wire | str:
         return "make it an array in the query"
     if _is.is_null(given.value_type):
         return "cast its elements to a type in the query"
-    inner = wire(given.value_type, replace(wanted, is_array=False))
+    one = replace(wanted, is_array=False)
+    inner = _wire_text(given.value_type, one) if wanted.of_domain else wire(given.value_type, one)
     if isinstance(inner, str):
         return inner
-    if inner.how == "cast" and wanted.base not in ("varchar", "bpchar", "name", "json", "citext"):
+    if inner.how == "cast" and not wanted.of_domain and wanted.base not in _ONLY_TEXT:
         return Wire(pa.list_(inner.arrow), step=inner.step)
     if _is_text(given.value_type):
-        return Wire(pa.list_(pa.string()), "text")
+        return replace(inner, arrow=pa.list_(pa.string()), how="text")
     return "use an array of text, numbers, dates or timestamps"
 
 
@@ -231,15 +261,24 @@ def convert(name: str, column: pa.Array, target: Wire) -> pa.Array:
 
 
 def _check(column: pa.Array, target: Wire) -> None:
-    """Raise for texts that are too long: blanks at their end the server would cut off in silence."""
-    if target.most is None or not _is_text(column.type):
+    """Raise for texts that are too long: blanks at their end the server would cut off in silence; and too fine."""
+    while _is.is_list(column.type) or _is.is_large_list(column.type):
+        column = column.flatten()
+    if not _is_text(column.type):
         return
-    longest = pc.max(pc.binary_length(column)).as_py() or 0
-    if longest <= target.most:
-        return
-    lengths = pc.utf8_length(column)
-    if (pc.max(lengths).as_py() or 0) > target.most:
-        raise ValueError(f"{_shown(column, pc.greater(lengths, target.most))} has more than {target.most} characters")
+    for most, what, measure in (
+        (target.most, "characters", pc.utf8_length),
+        (target.most_bytes, "bytes", pc.binary_length),
+    ):
+        # No text has more characters than bytes.
+        if most is not None and (pc.max(pc.binary_length(column)).as_py() or 0) > most:
+            lengths = measure(column)
+            if (pc.max(lengths).as_py() or 0) > most:
+                raise ValueError(f"{_shown(column, pc.greater(lengths, most))} has more than {most} {what}")
+    if target.has_time:
+        finer = pc.match_substring_regex(column.cast(pa.binary()), _FINER)
+        if pc.any(finer).as_py():
+            raise ValueError(f"{_shown(column, finer)} has a time that would be rounded to microseconds")
 
 
 def _check_times(column: pa.Array, step: int) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.connectors.postgres.guard import HungError
+from holdfast.connectors.postgres.names import PART, ROW, new_part, quote
 from holdfast.connectors.postgres.server import Server
 from holdfast.connectors.postgres.session import Session
 from holdfast.connectors.postgres.table import Target
@@ -18,29 +21,73 @@ _LONG = 500
 
 
 class Writer:
-    """One task's rows on their way into one transaction, through a table of their own where `stage` names one."""
+    """One task's rows on their way into one transaction: into table `into`, or first into `raw` to be cast there.
 
-    def __init__(self, server: Server, target: Target, task: Task, stage: tuple[str, str] | None) -> None:
-        self._server, self._target, self._task, self._stage = server, target, task, stage
+    In a staging table they carry the task's part, and their place among its rows where `ordered`.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        target: Target,
+        task: Task,
+        *,
+        into: tuple[str, str],
+        raw: tuple[str, str] | None,
+        staged: bool,
+        ordered: bool = False,
+    ) -> None:
+        self._server, self._target, self._task = server, target, task
+        self._into, self._raw, self._part = into, raw, new_part()
+        self._own = [PART, *([ROW] if ordered else [])] if staged else []
         self._rows = 0
-        indexed = {name for index in target.indexes for name in index.columns}
+        indexed = {name for index in target.indexes for name in index.columns} if staged else set()
         self._watched = [c.name for c in target.columns if c.name in indexed and c.wire.arrow in _BYTES]
         self._long: set[str] = set()
         self._session: Session = server.session(plain=target.plain)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows."""
-        schema, table = self._stage or (str(self._target.name.schema), self._target.name.table)
         rows = self._to_wire(batch)
         try:
-            self._session.ingest(schema, table, rows, own=self._stage is not None)
+            self._session.ingest(*(self._raw or self._into), self._marked(rows))
+        except HungError as error:
+            raise self._server.hung(error) from None
         except self._session.error as error:
             raise self._server.blame(self._target.name, error) from None
         self._rows += batch.num_rows
-        if self._stage is not None:
-            for name in self._watched:
-                if (pc.max(pc.binary_length(rows.column(name))).as_py() or 0) > _LONG:
-                    self._long.add(name)
+        for name in self._watched:
+            if (pc.max(pc.binary_length(rows.column(name))).as_py() or 0) > _LONG:
+                self._long.add(name)
+
+    def _marked(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """With the columns of holdfast's own."""
+        values = {
+            PART: lambda: np.full(rows.num_rows, self._part, np.int64),
+            ROW: lambda: np.arange(self._rows, self._rows + rows.num_rows, dtype=np.int64),
+        }
+        for name in self._own or ([PART] if self._raw else []):
+            rows = rows.append_column(name, pa.array(values[name]()))
+        return rows
+
+    def _cast_rows(self) -> None:
+        """Rows that had to be cast go where they belong; a type that would not keep a value refuses it (D1)."""
+        if self._raw is None:
+            return
+        rows = own_rows(self._raw, self._part)
+        for statement, about in self._target.kept_statements(rows):
+            self._execute(statement, about)
+        self._execute("SAVEPOINT staged")
+        try:
+            self._session.execute(self._target.cast_statement(".".join(map(quote, self._into)), rows, own=self._own))
+        except HungError as error:
+            raise self._server.hung(error) from None
+        except self._session.error as error:
+            for column in self._target.cast_by_server:
+                self._execute("ROLLBACK TO SAVEPOINT staged")
+                about = f"column {column.source!r}"
+                self._execute(f"SELECT count({column.cast}::{column.type.spelled}) FROM {rows}", about)  # noqa: S608
+            raise self._server.blame(self._target.name, error) from None
 
     def prepare(self) -> dict[str, Any]:
         """Make the rows durable but not visible."""
@@ -63,20 +110,15 @@ class Writer:
         """One statement; `about`: what it is about, for the error."""
         try:
             self._session.execute(statement)
+        except HungError as error:
+            raise self._server.hung(error) from None
         except self._session.error as error:
             raise self._server.blame(self._target.name, error, about) from None
 
-    def _cast(self, statement: str) -> None:
-        """A statement that puts staged text into other types; what fails is tried again column by column."""
-        self._execute("SAVEPOINT staged")
-        try:
-            self._session.execute(statement)
-        except self._session.error as error:
-            for column in self._target.cast_by_server:
-                self._execute("ROLLBACK TO SAVEPOINT staged")
-                assert self._stage is not None
-                self._execute(self._target.cast_statement(*self._stage, [column]), f"column {column.source!r}")
-            raise self._server.blame(self._target.name, error) from None
+
+def own_rows(table: tuple[str, str], part: int) -> str:
+    """The rows of one task in a staging table, for use after FROM."""
+    return f"(SELECT * FROM {'.'.join(map(quote, table))} WHERE {quote(PART)} = {part}) AS own"  # noqa: S608
 
 
 _BYTES = (pa.string(), pa.binary())

@@ -1,0 +1,153 @@
+"""`make bench-report`: writes the tables at the end of bench/README.md from the runs in bench/results/.
+
+Nothing there is typed by hand, and tests/unit/test_bench_tables.py fails when the two differ. All runs are listed, also
+those that missed a bar. `--check` writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import report
+from bench.report import Bar, project_version
+
+BEGIN = "<!-- from here on written by `make bench-report`: edit nothing below -->"
+#: runs are listed newest first; those beyond this many are only counted
+LISTED = 12
+
+
+def results(folder: Path) -> list[dict[str, Any]]:
+    """What is kept of each benchmark, by name."""
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+
+
+def render(folder: Path, targets: Sequence[str]) -> str:
+    """The part below the line; a benchmark without any run is named, too."""
+    kept = results(folder)
+    known = {f"bench-{found['benchmark']}" for found in kept}
+    lines: list[str] = []
+    for found in kept:
+        lines += ["", *_section(found)]
+    if missing := [f"`make {target}`" for target in targets if target not in known]:
+        lines += ["", f"No run is kept of {', '.join(missing)}."]
+    return "\n".join(lines) + "\n"
+
+
+def shown(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The run whose table is shown: the newest that was told nothing, else the newest."""
+    plain = [run for run in runs if not run["options"]]
+    return (plain or runs)[-1]
+
+
+def missed(run: dict[str, Any]) -> list[dict[str, Any]]:
+    """The bars a run missed."""
+    return [bar for bar in run["bars"] if not bar["met"]]
+
+
+def _section(found: dict[str, Any]) -> Iterator[str]:
+    runs, run = found["runs"], shown(found["runs"])
+    told = " ".join(["`make bench-" + found["benchmark"] + "`", *(f"`{option}`" for option in run["options"])])
+    machine = run["machine"]
+    yield f"### {told}"
+    yield ""
+    yield (
+        f"{_when(run)} UTC, version {run['version']}, commit {run['commit']}, {machine['cores']} cores, "
+        f"load {machine['load']}, Python {machine['python']}"
+    )
+    yield ""
+    yield from _table(run["header"], run["rows"])
+    yield ""
+    bars = [(bar, _bar(bar)) for bar in run["bars"]]
+    lines = [(b["what"], f"{b['measured']:.3g} {b['unit']}", bar.bound, _verdict(b)) for b, bar in bars]
+    yield from _table(("bar", "measured", "allowed", ""), lines)
+    yield ""
+    bad = sum(1 for one in runs if missed(one))
+    yield f"Runs kept: {len(runs)}, of which {bad} missed a bar."
+    yield ""
+    newest = runs[: -LISTED - 1 : -1]
+    yield from _table(("run", "commit", "told", "load", "bars"), [_line(one) for one in newest])
+
+
+def _line(run: dict[str, Any]) -> tuple[str, ...]:
+    bars = (f"{b['what']} {b['measured']:.3g} of {b['allowed']:.3g} {b['unit']} {_verdict(b)}" for b in run["bars"])
+    return _when(run), run["commit"], " ".join(run["options"]), str(run["machine"]["load"]), "; ".join(bars)
+
+
+def _bar(kept: dict[str, Any]) -> Bar:
+    return Bar(**{name: value for name, value in kept.items() if name != "met"})
+
+
+def _verdict(bar: dict[str, Any]) -> str:
+    return "met" if bar["met"] else "**missed**"
+
+
+def _when(run: dict[str, Any]) -> str:
+    return str(run["at"]).replace("T", " ")[:16]
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    for line in (header, ["---", *["---:"] * (len(header) - 1)], *rows):
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
+
+
+# -- how old they are -----------------------------------------------------------------------------------------------
+
+
+def releases(changelog: str) -> list[tuple[int, ...]]:
+    """The released versions."""
+    return [_parts(text) for text in re.findall(r"^## \[(\d+(?:\.\d+)*)\]", changelog, re.MULTILINE)]
+
+
+def releases_behind(run: dict[str, Any], changelog: str, version: str) -> int:
+    """How many versions came after the one a run measured, the one that is being made included."""
+    measured = _parts(run["version"])
+    return len({later for later in [*releases(changelog), _parts(version)] if later > measured})
+
+
+def too_old(folder: Path, changelog: str, version: str) -> list[str]:
+    """The benchmarks whose newest run is older than the code by more than a release."""
+    return [f["benchmark"] for f in results(folder) if releases_behind(f["runs"][-1], changelog, version) > 1]
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+# -- the file -------------------------------------------------------------------------------------------------------
+
+
+def bench_targets() -> list[str]:
+    """The benchmarks `make` knows."""
+    found = re.findall(r"^(bench-[a-z-]+):", (report.ROOT / "Makefile").read_text(), re.MULTILINE)
+    return [target for target in found if target != "bench-report"]
+
+
+def written(text: str, tables: str) -> str:
+    """The README with these tables."""
+    head, line, _ = text.partition(BEGIN)
+    if not line:
+        raise SystemExit(f"bench/README.md has no line {BEGIN!r}: put it where the tables should be")
+    return head + BEGIN + "\n" + tables
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the tables; with --check say whether they differ."""
+    readme = report.ROOT / "bench" / "README.md"
+    old = readme.read_text()
+    new = written(old, render(report.RESULTS, bench_targets()))
+    for name in too_old(report.RESULTS, (report.ROOT / "CHANGELOG.md").read_text(), project_version()):
+        print(f"bench-{name} was last run more than a release ago: run `make bench-{name}`")
+    if "--check" in arguments:
+        return int(old != new)
+    readme.write_text(new)
+    print("bench/README.md is unchanged" if old == new else "wrote the tables of bench/README.md")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

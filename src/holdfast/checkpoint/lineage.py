@@ -1,0 +1,54 @@
+"""`lineage.json`: whose location this is, and since when its ledgers speak of it (rule 10)."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from typing import Any
+
+from holdfast.checkpoint import records
+from holdfast.checkpoint.storage import Storage
+from holdfast.errors import ConfigError
+
+NAME = "lineage.json"
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The identity of a checkpoint location."""
+
+    pipeline: str
+    uuid: str = ""
+    #: since which generation it is the one it is: commit records before it speak of another ledger
+    since: int = 0
+    #: a take-over has begun, and what it sets aside may not be swept yet
+    taking_over: bool = False
+
+    def write(self, storage: Storage) -> Lineage:
+        """Replace what is there."""
+        body: dict[str, Any] = {"pipeline": self.pipeline, "lineage": self.uuid, "since": self.since}
+        body |= {"taking_over": True} if self.taking_over else {}
+        storage.replace(NAME, records.encode("lineage", records.new_nonce(), body))
+        return self
+
+    def taken_over(self, generation: int) -> Lineage:
+        """A new one for the same location: what a take-over does, so that ledgers of the old one are set aside."""
+        return replace(self, uuid=uuid.uuid4().hex, since=generation, taking_over=True)
+
+
+def open_lineage(storage: Storage, pipeline: str) -> Lineage:
+    """Read it, or make it where there is none; ConfigError when the location is another pipeline's."""
+    try:
+        data = storage.read(NAME)
+    except FileNotFoundError:
+        body = {"pipeline": pipeline, "lineage": uuid.uuid4().hex}
+        storage.create(NAME, records.encode("lineage", records.new_nonce(), body))
+        data = storage.read(NAME)
+    found = records.decode_with(("pipeline", "lineage"), data, f"{storage.url}/{NAME}", "lineage")
+    if found["pipeline"] != pipeline:
+        raise ConfigError(
+            f"checkpoint location {storage.url} belongs to pipeline {found['pipeline']!r}, not "
+            f"{pipeline!r}: use that name, or give this pipeline a checkpoint location of its own"
+        )
+    taking_over = bool(found.get("taking_over", False))
+    return Lineage(pipeline, str(found["lineage"]), int(found.get("since", 0)), taking_over)

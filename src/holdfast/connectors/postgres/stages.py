@@ -1,0 +1,117 @@
+"""A sink's staging tables: made once, used again and again, and emptied when nobody needs a row of them.
+
+Each checkpoint's tasks write into one of them. It is emptied by TRUNCATE, and only once it has grown (LARGE): until
+then rows that were moved lie there and are passed over. TRUNCATE needs a moment in which nobody else looks at the
+table, so while somebody does, such as a backup that reads for hours, rows go into the next one. Two are enough
+otherwise: one is moved while the next checkpoint's tasks write into the other. None is ever dropped, so no `pg_dump`
+misses one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.connectors.postgres.names import PART, literal, quote, schema_lock, stage_prefix
+from holdfast.connectors.postgres.table import Target
+from holdfast.core.naming import escape
+
+#: Bytes above which a table is emptied: to read past so much costs some milliseconds.
+LARGE = 8 << 20
+#: Rows are gone soon, and autovacuum would be in TRUNCATE's way.
+_SETTINGS = "autovacuum_enabled = false, toast.autovacuum_enabled = false"
+
+
+@dataclass(frozen=True)
+class Place:
+    """The tables that the tasks of one checkpoint write into."""
+
+    schema: str
+    #: staged rows, until the commit moves them
+    rows: str | None = None
+    #: rows with texts that the server has yet to cast; nobody needs them after the task
+    raw: str | None = None
+
+
+class Stages:
+    """The tables of one kind of one sink, by their number.
+
+    `raw` ones are unlogged: a crash of the server ends every transaction that still needs their rows. Those with staged
+    rows are not: a decided checkpoint outlives a crash.
+    """
+
+    def __init__(
+        self, schema: str, role: str, pipeline: str, sink: str, target: Target, *, raw: bool, ordered: bool
+    ) -> None:
+        self._schema, self._raw = schema, raw
+        self._columns = target.stage_columns(raw=raw, ordered=ordered)
+        self._indexed = raw or target.asked_by_part
+        # Of another role's tables we could not be sure that we may empty them.
+        shape = f"{self._columns} {self._indexed} {role}"
+        self._prefix = stage_prefix("raw" if raw else "stage", pipeline, sink, shape)
+        self._comment = f"holdfast: rows of sink {escape(sink)} of pipeline {escape(pipeline)} on their way"
+        self._count = 0
+
+    def choose(self, connection: Any) -> str:
+        """One that is small; if there is none, one that can be emptied now; if there is none, a new one."""
+        if not self._count:
+            self._count = self._find(connection)
+        names = [self._name(number) for number in range(self._count)]
+        for attempt in range(2):
+            for name, size in zip(names, self._sizes(connection, names), strict=True):
+                if size is not None and size < LARGE:
+                    return name
+            if attempt == 0:
+                for name in names:
+                    empty(connection, self._schema, name)
+        missing = [n for n, size in enumerate(self._sizes(connection, names)) if size is None]
+        number = missing[0] if missing else self._count
+        self._create(connection, self._name(number))
+        self._count = max(self._count, number + 1)
+        return self._name(number)
+
+    def _name(self, number: int) -> str:
+        return f"{self._prefix}{number}"
+
+    def _find(self, connection: Any) -> int:
+        """How many there are from earlier starts."""
+        prefix = f"{quote(self._schema)}.{self._prefix}"
+        found = connection.execute(
+            "SELECT coalesce(max(n) + 1, 0) FROM generate_series(0, 99) n WHERE to_regclass(%s || n) IS NOT NULL",
+            (prefix,),
+        ).fetchone()
+        return int(found[0])
+
+    def _sizes(self, connection: Any, names: Sequence[str]) -> list[int | None]:
+        full = [f"{quote(self._schema)}.{quote(name)}" for name in names]
+        sizes = "SELECT pg_relation_size(to_regclass(name)) FROM unnest(%s::text[]) WITH ORDINALITY AS n (name, place)"
+        return [row[0] for row in connection.execute(f"{sizes} ORDER BY place", (full,)).fetchall()]
+
+    def _create(self, connection: Any, name: str) -> None:
+        table = f"{quote(self._schema)}.{quote(name)}"
+        kind = "UNLOGGED TABLE" if self._raw else "TABLE"
+        steps = [f"CREATE {kind} IF NOT EXISTS {table} ({self._columns}) WITH ({_SETTINGS})"]
+        if self._indexed:
+            steps.append(f"CREATE INDEX IF NOT EXISTS {quote(name + '_part')} ON {table} ({quote(PART)})")
+        steps.append(f"COMMENT ON TABLE {table} IS {literal(self._comment)}")
+        # Two drivers that start at once would both find nothing, and one of them would fail.
+        connection.together(schema_lock(self._schema), *steps)
+
+
+def empty(connection: Any, schema: str, name: str) -> None:
+    """Empty a table that has grown, if nobody uses it or needs a row of it.
+
+    With the lock in hand nobody is writing, and whose rows are still needed stands in table `staged`, since rows and
+    entry are committed together: so no driver, however late, can take a row away that another one has yet to move. Rows
+    in a `raw` table have no entry; they are needed only by a transaction that holds a lock.
+    """
+    table = f"{quote(schema)}.{quote(name)}"
+    needed = f"SELECT FROM {quote(schema)}.staged WHERE stage = {literal(name)}"
+    lock = f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE NOWAIT"
+    body = (
+        f"BEGIN IF pg_relation_size({literal(table)}) >= {LARGE} THEN {lock}; "
+        f"IF NOT EXISTS ({needed}) THEN TRUNCATE {table}; END IF; END IF; "
+        "EXCEPTION WHEN lock_not_available OR undefined_table OR insufficient_privilege THEN NULL; END"
+    )
+    connection.together(f"DO {literal(body)}")

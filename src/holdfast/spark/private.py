@@ -1,0 +1,237 @@
+"""Every interface of Spark that is not public and that holdfast uses, each with what is done where it is missing.
+
+Spark may change these from one version to the next. So nothing else of holdfast touches them. Where one is missing,
+that is logged once and the fallback does, which is slower or says less but loses nothing. `INTERFACES` lists them, and
+tests/integration/test_private.py notices when one is missing or its fallback does not work; `make compat` runs it on
+every version of Spark that is supported.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark import RDD, SparkConf, SparkContext
+from pyspark.serializers import NoOpSerializer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from holdfast.errors import ConfigError
+
+logger = logging.getLogger("holdfast")
+T = TypeVar("T")
+
+#: name -> what it is for, and what is done without it
+INTERFACES: Mapping[str, str] = {
+    "StreamExecution.lastExecution": "the plan of a micro-batch; without it rows come from the frame, a copy more",
+    "Dataset.toArrowBatchRdd": "rows of a plan as Arrow batches; without it rows come from the frame, a copy more",
+    "to_arrow_schema": "the Arrow schema of a frame; without it, that of an empty batch that Spark makes",
+    "StreamExecution.queryExecutionThread": "a query that fails between two batches; without it, it is stopped",
+    "StreamingQuery.exception": "why Spark ended a query; without it, what PySpark says",
+    "LogicalPlan.collectLeaves": "the Kafka sources of a query; without it no group offsets are committed",
+    "QueryExecution.analyzed": "the plan that `holdfast run --dry-run` shows; without it none is shown",
+    "SparkContext.hadoopConfiguration": "credentials for s3a://; without it, those of the environment",
+    "java.lang.Thread.sleep": "a wait that Spark's stop interrupts; without it, a plain one",
+    "SparkContext._ensure_initialized": "what spark-submit was told; without it our defaults win over that",
+    "DataStreamWriter._sq": "the kind of query that start() gives; without it the query is wrapped",
+    "hadoop.fs.Path": "a location without a scheme; without it, one with a scheme must be given",
+}
+#: The interfaces that were missing so far; each is logged once.
+missed: set[str] = set()
+
+
+def _use(name: str, use: Callable[[], T], otherwise: Callable[[], T]) -> T:
+    """What the interface gives, or the fallback where it is not there; errors of Spark itself go up."""
+    try:
+        return use()
+    except (Py4JJavaError, Py4JNetworkError):
+        raise
+    except (Py4JError, AttributeError, TypeError) as error:
+        if name not in missed:
+            missed.add(name)
+            logger.warning("this Spark has no %s (%s): %s", name, error, INTERFACES[name])
+        return otherwise()
+
+
+def plan_of(session: SparkSession, query_id: str, batch_id: int) -> Any | None:
+    """The physical plan of a running query's micro-batch; None where the frame must do."""
+
+    def use() -> Any | None:
+        query = session.streams._jsqm.get(query_id)
+        execution = None if query is None else query.streamingQuery().lastExecution()
+        if execution is None or execution.currentBatchId() != batch_id:
+            return None
+        return execution.executedPlan()
+
+    return _use("StreamExecution.lastExecution", use, lambda: None)
+
+
+def same_schema(frame: DataFrame, plan: Any) -> bool:
+    """Whether a plan gives the very columns of the frame."""
+    return bool(plan.schema().json() == frame._jdf.schema().json())
+
+
+def plan_rows(frame: DataFrame, plan: Any) -> RDD[bytes] | None:
+    """The rows of a plan as Arrow messages without their schema; None where the frame must do."""
+
+    def use() -> RDD[bytes]:
+        return RDD(frame._jdf.toArrowBatchRdd(plan).toJavaRDD(), frame.sparkSession.sparkContext, NoOpSerializer())
+
+    return _use("Dataset.toArrowBatchRdd", use, lambda: None)
+
+
+def arrow_schema(frame: DataFrame) -> pa.Schema:
+    """The rows' schema as the tasks see it."""
+    zone = str(frame.sparkSession.conf.get("spark.sql.session.timeZone"))
+
+    def use() -> pa.Schema:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        if "timezone" in inspect.signature(to_arrow_schema).parameters:
+            return to_arrow_schema(frame.schema, timezone=zone)
+        return in_zone(to_arrow_schema(frame.schema), zone)  # Spark 4.0 and 4.1
+
+    def otherwise() -> pa.Schema:
+        return in_zone(frame.sparkSession.createDataFrame([], frame.schema).toArrow().schema, zone)
+
+    return _use("to_arrow_schema", use, otherwise)
+
+
+def in_zone(schema: pa.Schema, zone: str) -> pa.Schema:
+    """The schema with its points in time in this zone, at any depth: tasks get them so, whatever the driver is told."""
+    return pa.schema([_zoned(field, zone) for field in schema], schema.metadata)
+
+
+def _zoned(field: pa.Field, zone: str) -> pa.Field:
+    kind = field.type
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return field.with_type(pa.timestamp(kind.unit, zone))
+    if pa.types.is_struct(kind):
+        return field.with_type(pa.struct([_zoned(inner, zone) for inner in kind]))
+    if pa.types.is_map(kind):
+        return field.with_type(pa.map_(_zoned(kind.key_field, zone), _zoned(kind.item_field, zone)))
+    if pa.types.is_large_list(kind):
+        return field.with_type(pa.large_list(_zoned(kind.value_field, zone)))
+    if pa.types.is_list(kind):
+        return field.with_type(pa.list_(_zoned(kind.value_field, zone)))
+    return field
+
+
+def interrupt(query: StreamingQuery) -> None:
+    """End a query so that Spark takes it for a failure."""
+
+    def use() -> None:
+        query._jsq.streamingQuery().queryExecutionThread().interrupt()
+
+    # A stop looks like a clean end to Spark's listeners and to awaitAnyTermination; the query itself still tells.
+    _use("StreamExecution.queryExecutionThread", use, lambda: StreamingQuery.stop(query))
+
+
+def failure_text(query: StreamingQuery) -> str | None:
+    """Why Spark says that the query failed; None when it ended by itself or was stopped."""
+
+    def use() -> str | None:
+        told = query._jsq.exception()
+        return None if told.isEmpty() else str(told.get().toString())
+
+    def otherwise() -> str | None:
+        told = StreamingQuery.exception(query)
+        return None if told is None else str(told)
+
+    return _use("StreamingQuery.exception", use, otherwise)
+
+
+def streaming_sources(df: DataFrame) -> list[Mapping[str, str]]:
+    """The options of every streaming source in the plan, in Spark's order; that of the lines in `offsets/N`."""
+
+    def use() -> list[Mapping[str, str]]:
+        leaves = df._jdf.queryExecution().analyzed().collectLeaves()
+        found: list[Mapping[str, str]] = []
+        for number in range(leaves.size()):
+            leaf = leaves.apply(number)
+            if leaf.isStreaming():
+                v2 = leaf.getClass().getSimpleName() == "StreamingRelationV2"
+                found.append(dict(leaf.extraOptions().asCaseSensitiveMap()) if v2 else {})
+        return found
+
+    return _use("LogicalPlan.collectLeaves", use, list)
+
+
+def pause(context: SparkContext) -> None:
+    """Wait a moment; in a batch, Spark's stop of the query ends it."""
+    jvm: Any = context._jvm
+    _use("java.lang.Thread.sleep", lambda: jvm.java.lang.Thread.sleep(50), lambda: time.sleep(0.05))
+
+
+def qualified(context: SparkContext, location: str) -> str:
+    """The location with its scheme, as Spark itself resolves it: `/data` is HDFS where that is the default."""
+    if "://" in location:
+        return location.rstrip("/")
+
+    def use() -> str:
+        jvm: Any = context._jvm
+        path = jvm.org.apache.hadoop.fs.Path(location)
+        if path.toUri().getScheme() is not None:
+            return location.rstrip("/")
+        return str(path.getFileSystem(context._jsc.hadoopConfiguration()).makeQualified(path).toString()).rstrip("/")
+
+    def otherwise() -> str:
+        raise ConfigError(
+            f"checkpoint_location {location!r} has no scheme, and this Spark does not say which is its default: give "
+            f"it as file://{location} or with the scheme of your store"
+        )
+
+    return _use("hadoop.fs.Path", use, otherwise)
+
+
+def analyzed(df: DataFrame) -> Any:
+    """Spark's own plan of a query, before it is optimized."""
+
+    def otherwise() -> Any:
+        raise ConfigError("this Spark does not show its plan, which hf.route needs: let the query filter and select")
+
+    return _use("QueryExecution.analyzed", lambda: df._jdf.queryExecution().analyzed(), otherwise)
+
+
+def hadoop_setting(context: SparkContext) -> Callable[[str], str | None]:
+    """Reads one of Hadoop's settings, as Spark was told them."""
+
+    def use() -> Callable[[str], str | None]:
+        found: Callable[[str], str | None] = context._jsc.hadoopConfiguration().get
+        return found
+
+    return _use("SparkContext.hadoopConfiguration", use, lambda: lambda name: None)
+
+
+def plan_text(df: DataFrame) -> str:
+    """Spark's plan of a query, for people; it need not run for that."""
+
+    def use() -> str:
+        return str(df._jdf.queryExecution().analyzed().toString())
+
+    return _use("QueryExecution.analyzed", use, lambda: "this Spark does not show its plan")
+
+
+def submitted() -> dict[str, str]:
+    """What spark-submit was told; it has started the JVM already."""
+
+    def use() -> dict[str, str]:
+        SparkContext._ensure_initialized()
+        return dict(SparkConf().getAll())
+
+    return _use("SparkContext._ensure_initialized", use, dict)
+
+
+def java_query(query: StreamingQuery) -> Any:
+    """What a StreamingQuery is made of."""
+    return query._jsq
+
+
+def is_classic(df: DataFrame) -> bool:
+    """Whether this is a frame of a SparkSession with a JVM, not of Spark Connect."""
+    return hasattr(df, "_jdf")

@@ -1,0 +1,174 @@
+"""The snippets of the docs run against a real Spark, real files and a real broker; rows arrive where they say."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+import holdfast as hf
+from tests.integration.test_kafka_sink import consume
+from tests.servers.kafka import KafkaBroker
+from tests.unit.test_docs import DOCS, EXAMPLES, PAGES, README, ROOT, SINKS, blocks
+
+pytestmark = pytest.mark.spark
+SCHEMA = "id long, amount double, customer string, country string, ordered_at timestamp"
+ROWS = [
+    {"id": n, "amount": n / 2, "customer": f"c{n}", "country": "de", "ordered_at": "2026-01-01T00:00:00Z"}
+    for n in range(5)
+]
+#: Pages whose snippets need a broker, and what they call it.
+BROKERS = {"kafka.md": ("broker:9092", "paid-orders"), "routes.md": ("localhost:9092", "orders")}
+
+
+class Page:
+    """A page's snippets, run in order in one namespace, with folders of their own and servers that are there."""
+
+    def __init__(self, page: Path, folder: Path, spark: SparkSession, replaced: dict[str, str]) -> None:
+        self.page, self.folder = page, folder
+        self._replaced = {"/data/": f"{folder}/data/", **replaced}
+        incoming = folder / "data" / "incoming"
+        incoming.mkdir(parents=True)
+        (incoming / "0.json").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+        self.orders = spark.readStream.schema(SCHEMA).json(str(incoming))
+        # As in a script, so that Spark's tasks get classes and functions of a snippet by value.
+        self.names: dict[str, Any] = {"__name__": "__main__", "orders": self.orders, "post": _post(folder)}
+        self.queries: list[StreamingQuery] = []
+
+    def run(self) -> None:
+        """Every snippet; and what starts a query, or would, is run to its end."""
+        for block in blocks(self.page, "python"):
+            if any(block in example for example in EXAMPLES):
+                continue
+            for old, new in self._replaced.items():
+                block = block.replace(old, new)
+            exec(compile(block, str(self.page), "exec"), self.names)
+            self._finish()
+        for name, function in list(self.names.items()):
+            if name.startswith("test_"):
+                (self.folder / name).mkdir()
+                function(self.folder / name)
+
+    def _finish(self) -> None:
+        for name in ("query", "writer"):
+            made = self.names.pop(name, None)
+            if isinstance(made, DataStreamWriter):
+                made = made.trigger(availableNow=True).start()
+                made.awaitTermination()
+            elif isinstance(made, StreamingQuery):
+                made.processAllAvailable()
+                made.stop()
+            else:
+                assert made is None, f"{name} is no query: {made!r}"
+                continue
+            self.queries.append(made)
+
+    def deliver(self, sink: hf.TwoPhaseCommitSink, name: str) -> None:
+        """A sink that a snippet made, used."""
+        writer = hf.write_stream(self.orders, sink, name=name, checkpoint_location=str(self.folder / name))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def _post(folder: Path) -> Callable[[Any], None]:
+    path = str(folder / "posted")
+
+    def post(batch: Any) -> None:
+        with open(path, "a") as file:  # noqa: PTH123  by value, in a task
+            file.writelines(f"{n}\n" for n in batch.column("id").to_pylist())
+
+    post.__module__ = "__main__"
+    return post
+
+
+@pytest.fixture
+def run_page(spark, tmp_path, monkeypatch, request) -> Iterator[Callable[[Path], Page]]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "examples")
+
+    def run(page: Path) -> Page:
+        replaced = {}
+        if page.name in BROKERS:
+            kafka: KafkaBroker = request.getfixturevalue("kafka")
+            admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+            server, topic = BROKERS[page.name]
+            admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+            replaced[server] = kafka.bootstrap
+        made = Page(page, tmp_path, spark, replaced)
+        made.run()
+        return made
+
+    yield run
+    for module in set(SINKS) & set(sys.modules):
+        del sys.modules[module]
+
+
+def rows(page: Page) -> list[tuple[Any, ...]]:
+    connection = sqlite3.connect(page.folder / "data" / "shop.db")
+    try:
+        return connection.execute("SELECT id, amount FROM orders ORDER BY id").fetchall()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("page", [DOCS / "index.md", DOCS / "guarantees.md", README], ids=lambda page: page.name)
+def test_rows_arrive_in_sqlite(run_page, page, capsys) -> None:
+    made = run_page(page)
+    assert len(made.queries) == 1
+    assert rows(made) == [(row["id"], row["amount"]) for row in ROWS]
+    if page == README:
+        made.deliver(made.names["sink"], "endpoint")
+        assert sorted(map(int, (made.folder / "posted").read_text().split())) == [row["id"] for row in ROWS]
+
+
+def test_rows_arrive_in_files(run_page) -> None:
+    made = run_page(DOCS / "files.md")
+    table = pq.read_table(made.folder / "data" / "orders")
+    assert sorted(table.column("id").to_pylist()) == [row["id"] for row in ROWS]
+    assert list((made.folder / "data" / "orders" / "country=de").glob("date=*"))
+
+
+def test_rows_arrive_in_kafka(run_page, kafka: KafkaBroker) -> None:
+    run_page(DOCS / "kafka.md")
+    found = consume(kafka, "paid-orders")
+    assert sorted(row["key"] for row in found) == [row["customer"].encode() for row in ROWS]
+    assert json.loads(found[0]["value"])["country"] == "de"
+
+
+def test_operations_prints_the_checkpoints_of_a_pipeline_that_ran(run_page, spark, tmp_path, capsys) -> None:
+    before = Page(DOCS / "index.md", tmp_path, spark, {})
+    before.run()
+    capsys.readouterr()
+    (tmp_path / "data" / "incoming" / "0.json").unlink()
+    (tmp_path / "data" / "incoming").rmdir()
+    run_page(DOCS / "operations.md")
+    assert f"0 complete {len(ROWS)} " in capsys.readouterr().out
+
+
+def test_routes_give_each_sink_its_rows(run_page, kafka: KafkaBroker) -> None:
+    made = run_page(DOCS / "routes.md")
+    assert len(made.queries) == 2
+    assert rows(made) == [(row["id"], row["amount"]) for row in ROWS]
+    files = pq.read_table(made.folder / "data" / "orders")
+    assert sorted(files.column("id").to_pylist()) == [row["id"] for row in ROWS]
+    assert sorted(row["key"] for row in consume(kafka, "orders")) == [row["customer"].encode() for row in ROWS]
+
+
+TESTED = ("index.md", "guarantees.md", "files.md", "kafka.md", "operations.md", "routes.md", README.name)
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in [*PAGES, README] if p.name not in TESTED and blocks(p, "python")], ids=lambda page: page.name
+)
+def test_the_snippets_of_other_pages_run(run_page, page, capsys) -> None:
+    made = run_page(page)
+    assert made.queries == [], "name the page in a test of its own, which looks at the rows"

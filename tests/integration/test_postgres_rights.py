@@ -1,0 +1,182 @@
+"""Roles that may little, timeouts that are meant for people, a pooler in between: it works, or a sentence says why."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from holdfast.errors import ConfigError
+from holdfast.sinks.subtask import make_task
+from holdfast.testing.local import PickledTasks
+from tests.integration.pg import Query, batch, rows, settle
+from tests.servers.pgbouncer import PgBouncer
+from tests.servers.postgres import PostgresServer, execute
+
+MODES: tuple[dict[str, Any], ...] = ({"mode": "ledger"}, {"mode": "two-phase"}, {"mode": "upsert", "key": ["id"]})
+each_mode = pytest.mark.parametrize("options", MODES, ids=[str(o["mode"]) for o in MODES])
+SLOW = (
+    "CREATE TABLE t (id bigint PRIMARY KEY, name text); "
+    "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.4); RETURN NEW; END'; "
+    "CREATE TRIGGER slow BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION slow()"
+)
+
+
+@pytest.fixture
+def query(postgres: PostgresServer, tmp_path: Path) -> Query:
+    return Query(tmp_path / "checkpoint", postgres.new_database())
+
+
+@pytest.fixture
+def role(query: Query, postgres: PostgresServer, tmp_path: Path) -> Iterator[Callable[[], tuple[str, Query]]]:
+    """Makes roles without rights, and a query as each of them."""
+    made: list[str] = []
+
+    def make() -> tuple[str, Query]:
+        name = f"r_{uuid.uuid4().hex[:8]}"
+        execute(query.dsn, f"CREATE ROLE {name} LOGIN PASSWORD 'x'")
+        made.append(name)
+        database = query.dsn.rpartition("/")[2]
+        dsn = f"host=127.0.0.1 port={postgres.port} dbname={database} user={name} password=x"
+        return name, Query(tmp_path / name, dsn, name=f"of {name}")
+
+    yield make
+    for name in made:
+        execute(query.dsn, f"DROP OWNED BY {name}")
+        execute(query.dsn, f"DROP ROLE {name}")
+
+
+@each_mode
+def test_timeouts_of_a_role_end_nothing_of_ours(query: Query, options: dict[str, Any]) -> None:
+    execute(query.dsn, SLOW)
+    ((version,),) = execute(query.dsn, "SHOW server_version_num")
+    names = ["statement_timeout", "idle_in_transaction_session_timeout"]
+    names += ["transaction_timeout"] if int(version) >= 170_000 else []
+    for name in names:
+        execute(query.dsn, f"ALTER DATABASE {query.dsn.rpartition('/')[2]} SET {name} = '150ms'")
+    with psycopg.connect(query.dsn) as probe, pytest.raises(psycopg.Error, match="timeout"):
+        probe.execute("SELECT pg_sleep(0.4)")
+    run = query.start(**options)
+    (sink,) = run.sinks
+    writer = sink.begin(make_task(run.info, sink.name, 0, 0, 0, 0))
+    sink.write(writer, pa.RecordBatch.from_pylist(rows(1), schema=query.local.schema))
+    writer._execute("SELECT pg_sleep(0.4)")
+    sink.write(writer, pa.RecordBatch.from_pylist(rows(2), schema=query.local.schema))
+    data = [sink.pre_commit(writer)]
+    sink.commit(0, data, PickledTasks())
+    run.close()
+    assert query.ids() == [1, 2]
+
+
+def test_an_idle_transaction_of_a_task_is_not_ended_while_it_waits_for_rows(query: Query) -> None:
+    for name in ("idle_in_transaction_session_timeout", "idle_session_timeout"):
+        execute(query.dsn, f"ALTER DATABASE {query.dsn.rpartition('/')[2]} SET {name} = '150ms'")
+    run = query.start(mode="ledger")
+    (sink,) = run.sinks
+    writer = sink.begin(make_task(run.info, sink.name, 0, 0, 0, 0))
+    writer._execute("SELECT 1")
+    execute(query.dsn, "SELECT pg_sleep(0.4)")
+    sink.write(writer, pa.RecordBatch.from_pylist(rows(1), schema=query.local.schema))
+    sink.commit(0, [sink.pre_commit(writer)], PickledTasks())
+    run.close()
+    assert query.ids() == [1]
+
+
+def test_two_roles_that_share_the_schema_get_a_sentence_with_the_way_out(
+    query: Query, role: Callable[[], tuple[str, Query]]
+) -> None:
+    run = query.start()
+    run.run(0, batch(rows(1)))
+    run.close()
+    name, other = role()
+    execute(query.dsn, f"GRANT INSERT ON t TO {name}")
+    with pytest.raises(
+        ConfigError, match=r"may not use schema _holdfast.*option schema.*GRANT USAGE, CREATE"
+    ) as caught:
+        other.start(create=False)
+    execute(query.dsn, f"GRANT USAGE ON SCHEMA _holdfast TO {name}")
+    with pytest.raises(ConfigError, match=rf"schema _holdfast .* is another role's, and {name} lacks rights"):
+        other.start(create=False)
+    for statement in str(caught.value).partition("run: ")[2].replace("the_role", name).split(";"):
+        execute(query.dsn, statement)
+    run = other.start(create=False)
+    run.run(0, batch(rows(2)))
+    run.close()
+    assert query.ids() == [1, 2]
+
+
+def test_create_is_no_error_for_a_table_that_is_there(query: Query, role: Callable[[], tuple[str, Query]]) -> None:
+    name, other = role()
+    execute(query.dsn, f"CREATE SCHEMA _holdfast AUTHORIZATION {name}")
+    with pytest.raises(
+        ConfigError, match=r"create=True cannot make it.*permission denied for schema public.*CREATE TABLE"
+    ):
+        other.start(create=True)
+    execute(query.dsn, "CREATE TABLE t (id bigint, name text)")
+    execute(query.dsn, f"GRANT INSERT ON t TO {name}")
+    run = other.start(create=True)
+    run.run(0, batch(rows(1)))
+    run.close()
+    assert query.ids() == [1]
+
+
+@each_mode
+def test_row_level_security_is_refused_at_the_start(
+    query: Query, role: Callable[[], tuple[str, Query]], options: dict[str, Any]
+) -> None:
+    name, other = role()
+    execute(query.dsn, f"CREATE SCHEMA _holdfast AUTHORIZATION {name}")
+    execute(query.dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name text)")
+    execute(query.dsn, f"GRANT SELECT, INSERT, UPDATE ON t TO {name}")
+    execute(query.dsn, "ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+    execute(query.dsn, "CREATE POLICY few ON t USING (true) WITH CHECK (id < 5)")
+    with pytest.raises(ConfigError, match=r"row-level security applies to this role on table t.*BYPASSRLS"):
+        other.start(create=False, **options)
+    execute(query.dsn, f"ALTER ROLE {name} BYPASSRLS")
+    run = other.start(create=False, **options)
+    run.run(0, batch(rows(1, 9)))
+    settle(run)
+    execute(query.dsn, f"ALTER ROLE {name} NOBYPASSRLS; ALTER TABLE t DISABLE ROW LEVEL SECURITY")
+    run.close()
+    execute(
+        query.dsn,
+        "ALTER TABLE _holdfast.ledger ENABLE ROW LEVEL SECURITY; ALTER TABLE _holdfast.ledger FORCE ROW LEVEL SECURITY",
+    )
+    with pytest.raises(ConfigError, match="row-level security hides rows of"):
+        other.start(create=False, **options)
+
+
+@pytest.fixture(scope="module")
+def pooler(postgres: PostgresServer) -> Iterator[PgBouncer]:
+    made = PgBouncer(postgres)
+    yield made
+    made.close()
+
+
+@each_mode
+def test_it_works_behind_a_pooler_in_transaction_mode(query: Query, pooler: PgBouncer, options: dict[str, Any]) -> None:
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("host", pa.string()), ("n", pa.decimal128(9, 2))])
+    execute(query.dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name text, host inet, n numeric(9,2))")
+    direct, query.dsn = query.dsn, pooler.dsn(query.dsn.rpartition("/")[2])
+    query.local.schema = schema
+    run = query.start(create=False, **options)
+    for checkpoint in range(3):
+        values = [
+            [{"id": 10 * checkpoint + n, "name": "x", "host": "10.0.0.1", "n": n} for n in (k, k + 1)]
+            for k in (0, 2, 4)
+        ]
+        run.run(checkpoint, batch(*values, schema=schema))
+    settle(run)
+    run.close()
+    run = query.start(create=False, **options)
+    run.close()
+    query.dsn = direct
+    assert query.ids() == [10 * c + n for c in range(3) for n in range(6)]
+    assert query.leftovers == []
+    for (setting,) in execute(pooler.dsn(direct.rpartition("/")[2]), "SHOW lock_timeout"):
+        assert setting == "0", "nothing is left behind in the processes that others are lent"

@@ -1,0 +1,181 @@
+"""The interfaces of Spark that are not public: this Spark has them all, and without any of them rows still arrive."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import holdfast as hf
+from holdfast import errors
+from holdfast.errors import ConfigError
+from holdfast.spark import private
+from holdfast.spark.query import HoldfastQuery
+from tests.integration.helpers import add_file, ids, read_files
+from tests.integration.test_failures import Slow, until
+
+SOURCE = Path(private.__file__).parents[1]
+NESTED = (
+    "named_struct('at', at) AS s, array(at) AS a, map(id, at) AS m, at, CAST(at AS timestamp_ntz) AS ntz, id, word, "
+    "CAST(id AS decimal(9, 2)) AS d"
+)
+
+
+def deliver(spark: Any, folder: Path, location: str = "") -> list[int]:
+    """Two micro-batches into SQLite."""
+    sink = hf.SqliteSink(str(folder / "out.db"), "orders")
+    frame = read_files(spark, folder / "in").select("id", "word")
+    writer = hf.write_stream(frame, sink, name="private", checkpoint_location=location or str(folder / "c"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert isinstance(query, HoldfastQuery)
+    return ids(folder / "out.db")
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    add_file(tmp_path / "in", 0, range(50))
+    add_file(tmp_path / "in", 1, range(50, 80))
+    return tmp_path
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
+    """Makes one interface missing; gives the list of the times it was asked for."""
+    real = private._use
+
+    def remove(name: str) -> list[str]:
+        asked: list[str] = []
+
+        def use(wanted: str, use: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+            if wanted != name:
+                return real(wanted, use, otherwise)
+            asked.append(wanted)
+            return otherwise()
+
+        monkeypatch.setattr(private, "_use", use)
+        return asked
+
+    return remove
+
+
+@pytest.mark.contract("R5")
+def test_this_spark_has_every_interface(spark, rows, monkeypatch) -> None:
+    used: set[str] = set()
+    real = private._use
+
+    def use(wanted: str, use: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+        used.add(wanted)
+        return real(wanted, use, otherwise)
+
+    monkeypatch.setattr(private, "_use", use)
+    monkeypatch.setattr(private, "missed", set())
+    assert deliver(spark, rows) == list(range(80))
+    writer = read_files(spark, rows / "in").writeStream.format("noop")
+    query = writer.option("checkpointLocation", f"{rows}/noop").start()
+    query.processAllAvailable()
+    private.interrupt(query)
+    until(lambda: not query.isActive)
+    assert "interrupted" in (private.failure_text(query) or "").lower()
+    private.pause(spark.sparkContext)
+    assert "FileSource" in private.plan_text(read_files(spark, rows / "in"))
+    assert private.submitted()["spark.app.name"] == "tests"
+    assert private.missed == set(), "a fallback does its work: see what changed"
+    assert used | {"DataStreamWriter._sq"} == set(private.INTERFACES)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["StreamExecution.lastExecution", "Dataset.toArrowBatchRdd", "to_arrow_schema", "StreamingQuery.exception",
+     "LogicalPlan.collectLeaves"],
+)  # fmt: skip
+def test_without_it_the_same_rows_arrive(spark, rows, without, name) -> None:
+    asked = without(name)
+    assert deliver(spark, rows) == list(range(80))
+    assert asked
+
+
+def test_without_sparks_choice_of_query_it_is_wrapped(spark, rows, monkeypatch) -> None:
+    from holdfast.spark.stream import HoldfastWriter
+
+    monkeypatch.delattr(HoldfastWriter, "_sq")
+    assert deliver(spark, rows) == list(range(80))
+
+
+def test_without_an_interrupt_the_query_ends_and_tells(spark, rows, without) -> None:
+    asked = without("StreamExecution.queryExecutionThread")
+    (rows / "hang").touch()
+    writer = hf.write_stream(read_files(spark, rows / "in"), Slow(rows), name="p", checkpoint_location=str(rows / "c"))
+    query = writer.trigger(processingTime="1 hour").start()
+    until(lambda: query.lastProgress is not None and not query.status["isTriggerActive"])
+    (rows / "bad").touch()
+    query.live.coordinator.deliveries[0].tasks.cancel()  # ends the attempt that hangs; the next one raises for good
+    with pytest.raises(errors.RowError, match="nobody takes this row"):
+        query.awaitTermination()
+    assert asked
+
+
+def test_without_hadoops_paths_a_scheme_is_asked_for(spark, rows, without) -> None:
+    without("hadoop.fs.Path")
+    with pytest.raises(ConfigError, match=f"file://{rows}/c"):
+        deliver(spark, rows)
+    assert deliver(spark, rows, f"file://{rows}/c") == list(range(80))
+
+
+def test_without_an_interruptible_wait_it_is_a_plain_one(spark, without) -> None:
+    without("java.lang.Thread.sleep")
+    began = time.monotonic()
+    private.pause(spark.sparkContext)
+    assert time.monotonic() - began >= 0.05
+
+
+def test_the_arrow_schema_is_the_one_that_tasks_see(spark, rows, without) -> None:
+    """Also where Spark 4.0 and 4.1 answer in UTC, and where Spark does not tell at all."""
+    frame = spark.read.schema("id long, word string, at timestamp").json(str(rows / "in")).selectExpr(*_split(NESTED))
+
+    def schema(batches: Any) -> Any:
+        for batch in batches:
+            yield pa.RecordBatch.from_pylist([{"schema": batch.schema.serialize().to_pybytes()}])
+
+    seen = pa.ipc.read_schema(pa.py_buffer(frame.mapInArrow(schema, "schema binary").first()[0]))
+    assert [f.type for f in private.arrow_schema(frame)] == [f.type for f in seen]
+    in_utc = pa.schema([pa.field("a", pa.list_(pa.timestamp("us", "UTC"))), pa.field("b", pa.timestamp("us"))])
+    moved = private.in_zone(in_utc, "Asia/Tokyo")
+    assert [str(field.type) for field in moved] == ["list<item: timestamp[us, tz=Asia/Tokyo]>", "timestamp[us]"]
+    without("to_arrow_schema")
+    assert [f.type for f in private.arrow_schema(frame)] == [f.type for f in seen]
+
+
+def _split(text: str) -> list[str]:
+    return re.split(r", (?![^()]*\))", text)
+
+
+def test_what_is_missing_is_told_once_and_what_spark_says_goes_up(spark, caplog, monkeypatch) -> None:
+    monkeypatch.setattr(private, "missed", set())
+    name = "hadoop.fs.Path"
+    context = spark.sparkContext
+    for missing in (
+        lambda: context._jsc.noSuchMethod(),
+        lambda: context._jvm.no.such.Thing(),
+        lambda: context._nothing,
+    ):
+        assert private._use(name, missing, lambda: "fallback") == "fallback"
+    assert caplog.text.count("this Spark has no hadoop.fs.Path") == 1
+    with pytest.raises(Exception, match="For input string"):
+        private._use(name, lambda: context._jvm.java.lang.Long.parseLong("x"), lambda: "fallback")
+
+
+def test_nothing_else_of_holdfast_touches_what_is_private() -> None:
+    names = re.compile(r"\._(?:j[a-z]+|sc|gateway|ensure_initialized)\b|to_arrow_schema|NoOpSerializer")
+    found = [
+        f"{file.relative_to(SOURCE)}: {match[0]}"
+        for file in SOURCE.rglob("*.py")
+        for match in names.finditer(file.read_text(encoding="utf-8"))
+        if file.name != "private.py" and not match[0].startswith(("._json", "._judge", "._joined"))
+    ]
+    assert found == []

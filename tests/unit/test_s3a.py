@@ -1,0 +1,73 @@
+"""`s3a://` is reached as Spark was told to reach it; `s3://` as the environment says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.checkpoint import s3a
+from holdfast.checkpoint.object_store import ObjectStorage
+from holdfast.connectors.files.rolling import Rolling
+from holdfast.connectors.files.sink import FileSink
+from holdfast.errors import HoldfastError
+from tests.unit.inprocess import Engine
+
+SECRET = "word-that-nobody-may-see"
+
+
+@pytest.fixture(autouse=True)
+def nothing_set() -> Iterator[None]:
+    yield
+    s3a.use({})
+
+
+def spark_conf(server: str) -> dict[str, str]:
+    return {
+        "fs.s3a.access.key": "from-spark",
+        "fs.s3a.secret.key": SECRET,
+        "fs.s3a.session.token": f"{SECRET}-token",
+        "fs.s3a.endpoint": server,
+        "fs.s3a.endpoint.region": "eu-central-1",
+        "fs.s3a.path.style.access": "true",
+    }
+
+
+def test_a_pipeline_on_s3a_needs_nothing_but_sparks_settings(
+    bucket: str, s3_server: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log and the files; the environment would lead to a server that is not there."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    s3a.use(s3a.read_settings(spark_conf(s3_server).get))
+    sink = FileSink(f"s3a://{bucket}/out", rolling=Rolling(age="0s"))
+    engine = Engine(f"s3a://{bucket}/ck/holdfast", sink)
+    engine.run(0, [1, 2])
+    storage = ObjectStorage(f"s3a://{bucket}")
+    names = storage.walk("")
+    assert len([name for name in names if name.endswith(".parquet")]) == 1
+    client = storage._fs
+    assert (client.key, client.secret, client.token) == ("from-spark", SECRET, f"{SECRET}-token")
+    assert client.s3.meta.endpoint_url == s3_server
+    assert client.s3.meta.region_name == "eu-central-1"
+    written = b"".join(storage.read(name) for name in names) + "".join(names).encode()
+    assert SECRET.encode() not in written
+    assert SECRET not in caplog.text + repr(sink) + repr(storage) + repr(sink.__getstate__())
+
+
+def test_what_is_not_set_comes_from_the_environment(bucket: str, s3_server: str) -> None:
+    s3a.use(s3a.read_settings({"fs.s3a.endpoint": "", "fs.s3a.path.style.access": "false"}.get))
+    assert s3a.client_options() == {}
+    assert ObjectStorage(f"s3a://{bucket}/x").create("a", b"1")
+    s3a.use({"endpoint": "127.0.0.1:9", "connection.ssl.enabled": "false"})
+    assert s3a.client_options() == {"endpoint_url": "http://127.0.0.1:9"}
+    assert ObjectStorage(f"s3://{bucket}/x").read("a") == b"1", "s3:// is the environment's"
+
+
+def test_a_server_that_is_away_is_told_without_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    s3a.use({"access.key": "me", "secret.key": SECRET, "endpoint": "http://127.0.0.1:9"})
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises(HoldfastError) as error:
+        ObjectStorage("s3a://bucket/x").create("a", b"1")
+    assert SECRET not in repr(error.value) + str(error.value)
