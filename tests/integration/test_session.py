@@ -29,6 +29,14 @@ def test_a_running_session_is_returned(spark: SparkSession) -> None:
     assert hf.session("another name") is spark
 
 
+def test_a_running_session_is_returned_and_not_the_copy_that_worked_last(spark: SparkSession) -> None:
+    """Spark works with a copy in each micro-batch, and PySpark calls the one that made the last DataFrame active."""
+    copy = spark.newSession()
+    copy.createDataFrame([(1,)], "id long")
+    assert SparkSession.getActiveSession() is copy
+    assert hf.session("another name") is spark
+
+
 def test_a_running_session_with_another_python_is_refused(spark: SparkSession, monkeypatch) -> None:
     monkeypatch.setattr(sys, "executable", "/opt/other/bin/python")
     with pytest.raises(errors.ConfigError, match=r"not /opt/other/bin/python.*stop it first"):

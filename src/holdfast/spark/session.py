@@ -52,9 +52,9 @@ def session(app_name: str, *, kafka: bool = False, conf: Mapping[str, str] | Non
     """
     if not isinstance(app_name, str) or not app_name:
         raise ConfigError(f"app_name must be a name, not {app_name!r}")
-    running = SparkSession.getActiveSession()
-    if running is not None:
-        return _checked(running)
+    if SparkSession.getActiveSession() is not None:
+        # The active one may be a copy that a running micro-batch works with; the builder returns the first one.
+        return _checked(SparkSession.builder.getOrCreate())
     given = submitted()
     settings = {**given, **(conf or {})}
     master = settings.get("spark.master") or os.environ.get("MASTER") or "local[*]"
