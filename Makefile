@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Spark runs on the Java that setup found, whatever PATH says.
 RUN = JAVA_HOME="$$(cat .venv/java-home)" $(BIN)
 
-.PHONY: help setup demo lint test contracts explore compat postgres-versions dist-check walk matrix mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files clean
+.PHONY: help setup demo lint test docs architecture contracts explore compat postgres-versions dist-check walk matrix mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
@@ -29,6 +29,12 @@ test: lint  ## lint, and every test but the whole fault matrix, side by side
 
 explore: setup  ## the property tests with new examples, ten rounds; ROUNDS=2, SEED=7 and TESTS=tests/unit to choose
 	@$(RUN)/python -m tests.explore $(if $(SEED),--seed $(SEED),--rounds $(or $(ROUNDS),10)) $(TESTS)
+
+docs: setup  ## the docs as a site, in site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+architecture: setup  ## draw the house into docs/architecture.md
+	@$(BIN)/python -m scripts.architecture
 
 contracts: setup  ## write into docs/contracts.md which tests show which line
 	@$(BIN)/python -m scripts.contracts
@@ -83,6 +89,6 @@ bench-kafka: setup  ## Kafka to Kafka against Spark's own sink, Flink's and bare
 	@$(RUN)/python -m bench.kafka
 
 clean:  ## remove what tools left behind, but not .venv
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist build bench/results/details
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist build site bench/results/details
 	rm -rf spark-warehouse metastore_db derby.log artifacts
 	find . -name __pycache__ -not -path './.venv/*' -type d -prune -exec rm -rf {} +

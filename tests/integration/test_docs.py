@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -19,6 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import holdfast as hf
 from tests.integration.test_kafka_sink import consume
 from tests.servers.kafka import KafkaBroker
+from tests.servers.postgres import PostgresServer, execute
 from tests.unit.test_docs import DOCS, EXAMPLES, PAGES, README, ROOT, SINKS, blocks
 
 pytestmark = pytest.mark.spark
@@ -163,7 +165,39 @@ def test_routes_give_each_sink_its_rows(run_page, kafka: KafkaBroker) -> None:
     assert sorted(row["key"] for row in consume(kafka, "orders")) == [row["customer"].encode() for row in ROWS]
 
 
-TESTED = ("index.md", "guarantees.md", "files.md", "kafka.md", "operations.md", "routes.md", README.name)
+def test_from_foreachbatch_rows_arrive_in_both(run_page) -> None:
+    made = run_page(DOCS / "from-foreachbatch.md")
+    assert rows(made) == [(row["id"], row["amount"]) for row in ROWS]
+    made.deliver(made.names["sink"], "endpoint")
+    assert sorted(map(int, (made.folder / "posted").read_text().split())) == [row["id"] for row in ROWS]
+
+
+def test_kafka_to_postgres_totals_arrive(
+    spark, tmp_path, kafka: KafkaBroker, postgres: PostgresServer, topic: Callable[..., str]
+) -> None:
+    orders, producer = topic("orders", partitions=1), Producer({"bootstrap.servers": kafka.bootstrap})
+    for n in range(6):
+        order = {"id": n, "amount": 1.5, "at": f"2026-01-01T00:0{n % 2}:00Z"}
+        producer.produce(orders, json.dumps(order).encode())
+    assert producer.flush(30) == 0
+    dsn = postgres.new_database()
+    replaced = {"localhost:9092": kafka.bootstrap, "postgresql://localhost/shop": dsn, '["orders"]': f'["{orders}"]'}
+    Page(DOCS / "kafka-to-postgres.md", tmp_path, spark, replaced).run()
+    assert execute(dsn, "SELECT amount, orders FROM totals ORDER BY minute") == [(4.5, 3), (4.5, 3)]
+
+
+TESTED = (
+    "index.md",
+    "guarantees.md",
+    "files.md",
+    "kafka.md",
+    "operations.md",
+    "routes.md",
+    README.name,
+    "quickstart.md",
+    "from-foreachbatch.md",
+    "kafka-to-postgres.md",
+)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,17 @@
 """The docs are tested: commands and options exist, links resolve. tests/integration/test_docs.py runs the snippets."""
 
 import inspect
+import os
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 import typer
+from scripts import architecture
 
 import holdfast as hf
 from holdfast import errors, testing
@@ -17,7 +21,7 @@ from holdfast.testing.contract import CHECKS, contracts
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.glob("*.md"))
+PAGES = sorted(DOCS.rglob("*.md"))
 README = ROOT / "README.md"
 EXAMPLES = [
     (ROOT / "examples" / name).read_text() for name in ("renamed_files.py", "http_endpoint.py", "upsert_endpoint.py")
@@ -66,7 +70,7 @@ def test_commands_exist(page):
         elif words[0] == "make":
             assert words[1] in targets
         elif words[0] == "python":
-            assert (ROOT / words[1]).is_file()
+            assert (ROOT / words[1]).is_file() or f"<!-- file: {words[1]} -->" in page.read_text(), line
         elif words[:2] == ["pip", "install"]:
             named = re.findall(r"\[(.*)\]", words[-1])
             assert words[-1].startswith((".", "holdfast", "dist/holdfast")), line
@@ -88,9 +92,43 @@ def test_links_resolve(page):
             assert anchor in map(slug, headings), f"{page.name}: {target}"
 
 
+def test_the_site_builds_without_a_broken_link(tmp_path):
+    site = tmp_path / "site"
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "-f",
+        str(ROOT / "mkdocs.yml"),
+        "-d",
+        str(site),
+    ]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for page in PAGES:
+        assert (site / page.relative_to(DOCS).with_suffix("") / "index.html").is_file() or page.name == "index.md"
+    # The site is read where there is no network, too: its fonts and scripts are its own.
+    found = re.findall(r'<(?:script|link)[^>]*(?:src|href)="(https?://[^"]+)"', (site / "index.html").read_text())
+    assert found == []
+
+
+def test_the_house_is_drawn_as_it_is():
+    assert architecture.PAGE.read_text() == architecture.written(), "run `make architecture`"
+
+
 def test_every_page_is_on_the_index():
     for page in PAGES:
-        assert page.name == "index.md" or f"({page.name})" in text("index.md")
+        assert page == DOCS / "index.md" or f"({page.relative_to(DOCS).as_posix()})" in text("index.md")
 
 
 def test_every_public_name_and_option_is_in_the_reference():
