@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.checkpoint.ports import Committed, Run
-from holdfast.connectors.postgres.names import literal, lock_key, quote, schema_lock
+from holdfast.connectors.postgres.names import literal, lock_key, parse_gid, quote, schema_lock
 from holdfast.connectors.postgres.server import Server, drivers
 from holdfast.connectors.postgres.trouble import said
 from holdfast.core.model import CheckpointId
 from holdfast.errors import ConfigError, RestoredEndpointError
-from holdfast.sinks.ledger import check_ledger
+from holdfast.sinks.ledger import check_ledger, check_subtasks
 
 #: How many checkpoints back the ledger is kept.
 KEPT = 100
@@ -130,6 +130,29 @@ class Ledger:
                 "before: start with the former ones",
                 error.behind,
             ) from None
+
+    def check_parts(self, connection: Any, run: Run) -> None:
+        """Raise unless it knows every subtask's last checkpoint: prepared transactions are committed one by one (15).
+
+        A row for the whole checkpoint stands for all of its subtasks, and for all before it; those that were forgotten
+        since are not asked for.
+        """
+        if self.sink not in run.committed:
+            return
+        statement = f"SELECT checkpoint_id, part FROM {self.table} WHERE pipeline = %s AND sink = %s AND lineage = %s"  # noqa: S608
+        whole, parts = -1, dict[int, CheckpointId]()
+        for checkpoint_id, part in connection.execute(statement, (run.pipeline, self.sink, run.lineage)).fetchall():
+            gid = parse_gid(part)
+            if gid is None:
+                whole = max(whole, checkpoint_id)
+            else:
+                parts[gid.subtask] = max(parts.get(gid.subtask, -1), checkpoint_id)
+        all_of_them = max(whole, max([whole, *parts.values()]) - KEPT)
+
+        def is_committed(subtask: int, checkpoint_id: CheckpointId) -> bool:
+            return checkpoint_id <= max(all_of_them, parts.get(subtask, -1))
+
+        check_subtasks(run, self.where, self.sink, is_committed)
 
     def check_known(self, run: Run, found: Mapping[str, CheckpointId], known: CheckpointId) -> None:
         """The same in the middle of a run that has committed `known`: a server can come back as an older copy."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checkpoint.ports import Run
@@ -22,6 +23,15 @@ logger = logging.getLogger("holdfast")
 KIND = "prepared"
 #: what the server answers about a prepared transaction that is not there any more
 _GONE = "42704"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a run has committed last, so the server must know it."""
+
+    checkpoint_id: CheckpointId = -1
+    #: its prepared transactions, in this mode
+    gids: frozenset[str] = frozenset()
 
 
 class PreparingWriter(Writer):
@@ -78,19 +88,23 @@ def commit(
     run: Run,
     checkpoint_id: CheckpointId,
     committables: Sequence[Mapping[str, Any]],
-    committed: CheckpointId,
+    last: Known,
 ) -> Outcome:
     """End every subtask's transaction; for one that is not there any more, its ledger row tells whether it committed.
 
-    A reader can see the rows of some subtasks before those of the others.
+    A reader can see the rows of some subtasks before those of the others. `last`: what this run committed before.
     """
     ordered = sorted(committables, key=lambda c: c["subtask"])
     with ledger.server.connect() as connection:
         known = ledger.read(connection, run.pipeline)
         if any(lineage != run.lineage for lineage in known) and not run.take_over:
             ledger.check(run, known)
-        if known.get(run.lineage, -1) < committed:
-            ledger.check_known(run, known, committed)
+        if known.get(run.lineage, -1) < last.checkpoint_id:
+            ledger.check_known(run, known, last.checkpoint_id)
+        if last.gids - ledger.parts(connection, run, sorted(last.gids)):
+            # An older copy that has some of its subtasks: it was made while they were committed.
+            ledger.check_known(run, {run.lineage: last.checkpoint_id - 1}, last.checkpoint_id)
+        connection.forget_timeout()
         gone = []
         for committable in ordered:
             with faults.point("commit.subtask"):
