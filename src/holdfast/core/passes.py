@@ -49,7 +49,7 @@ class Passes:
         return among[-1]
 
     def end(self, number: int, won: Iterable[Attempt] | None) -> None:
-        """This pass is over; `won`: an attempt for each subtask. None: it failed, or others may be on their way."""
+        """This pass is over; `won`: an attempt for each subtask. None: it failed."""
         alone = won is not None and all(attempt.number == 0 and attempt.first_stage for attempt in won)
         if not alone and number in self._turns:
             self._turns.remove(number)

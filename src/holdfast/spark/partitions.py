@@ -39,14 +39,10 @@ class Query:
         self._session = session
         self.batches = ArrowBatches()
         self.passes = Passes()
-        self._speculates = session.sparkContext.getConf().get("spark.speculation", "false") == "true"
 
     def ended(self, number: int, won: Sequence[tuple[int, int, int]] | None) -> None:
-        """A pass over the rows is over; of each task that won: its stage, which try it was, and its own number.
-
-        Where Spark speculates, attempts may be on their way that nobody hears of.
-        """
-        if won is None or self._speculates:
+        """A pass over the rows is over; of each task that won: its stage, which try it was, and its own number."""
+        if won is None:
             self.passes.end(number, None)
             return
         tracker = self._session.sparkContext.statusTracker()

@@ -132,27 +132,24 @@ class Ledger:
             ) from None
 
     def check_parts(self, connection: Any, run: Run) -> None:
-        """Raise unless it knows every subtask's last checkpoint: prepared transactions are committed one by one (15).
+        """Raise unless it knows each subtask of the newest committed checkpoint (15).
 
-        A row for the whole checkpoint stands for all of its subtasks, and for all before it; those that were forgotten
-        since are not asked for.
+        Prepared transactions are committed one by one, so a copy can have some of them; of earlier checkpoints it has
+        all then. A row for a whole checkpoint stands for all of its subtasks.
         """
-        if self.sink not in run.committed:
+        known = run.committed.get(self.sink)
+        if known is None:
             return
-        statement = f"SELECT checkpoint_id, part FROM {self.table} WHERE pipeline = %s AND sink = %s AND lineage = %s"  # noqa: S608
-        whole, parts = -1, dict[int, CheckpointId]()
-        for checkpoint_id, part in connection.execute(statement, (run.pipeline, self.sink, run.lineage)).fetchall():
-            gid = parse_gid(part)
-            if gid is None:
-                whole = max(whole, checkpoint_id)
-            else:
-                parts[gid.subtask] = max(parts.get(gid.subtask, -1), checkpoint_id)
-        all_of_them = max(whole, max([whole, *parts.values()]) - KEPT)
-
-        def is_committed(subtask: int, checkpoint_id: CheckpointId) -> bool:
-            return checkpoint_id <= max(all_of_them, parts.get(subtask, -1))
-
-        check_subtasks(run, self.where, self.sink, is_committed)
+        statement = (
+            f"SELECT checkpoint_id, part FROM {self.table} "  # noqa: S608
+            "WHERE pipeline = %s AND sink = %s AND lineage = %s AND checkpoint_id >= %s"
+        )
+        found = connection.execute(statement, (run.pipeline, self.sink, run.lineage, known.checkpoint_id)).fetchall()
+        gids = [parse_gid(part) for _, part in found]
+        if None in gids or any(checkpoint_id > known.checkpoint_id for checkpoint_id, _ in found):
+            return
+        there = {gid.subtask for gid in gids if gid is not None}
+        check_subtasks(run, self.where, self.sink, lambda subtask, last: last < known.checkpoint_id or subtask in there)
 
     def check_known(self, run: Run, found: Mapping[str, CheckpointId], known: CheckpointId) -> None:
         """The same in the middle of a run that has committed `known`: a server can come back as an older copy."""

@@ -226,7 +226,9 @@ class PostgresSink(TwoPhaseCommitSink):
             known = self._known.get(ledger.schema, Known())
             outcomes.add(two_phase.commit(ledger, self.run, checkpoint_id, prepared, known))
             if checkpoint_id >= known.checkpoint_id:
-                self._known[ledger.schema] = Known(checkpoint_id, frozenset(c["gid"] for c in prepared))
+                self._known[ledger.schema] = Known(
+                    checkpoint_id, frozenset(c["gid"] for c in prepared), known.commits + 1
+                )
         if staged:
             ledger = self._ledger_of(staged)
             known = self._known.get(ledger.schema, Known())

@@ -23,6 +23,8 @@ logger = logging.getLogger("holdfast")
 KIND = "prepared"
 #: what the server answers about a prepared transaction that is not there any more
 _GONE = "42704"
+#: commits between two looks for what the ledger may forget: to forget is one more write to disk
+PRUNED = 20
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Known:
     checkpoint_id: CheckpointId = -1
     #: its prepared transactions, in this mode
     gids: frozenset[str] = frozenset()
+    #: how many commits there were in this mode
+    commits: int = 0
 
 
 class PreparingWriter(Writer):
@@ -110,8 +114,14 @@ def commit(
             with faults.point("commit.subtask"):
                 if not _end(connection, "COMMIT", committable["gid"]):
                     gone.append(committable)
-        gids = [c["gid"] for c in ordered]
-        connection.together(ledger.adopt(run, gids), ledger.prune(run, checkpoint_id))
+        upkeep = []
+        made_by = [parse_gid(c["gid"]) for c in ordered]
+        if any(gid is None or gid.lineage != run.lineage for gid in made_by):
+            upkeep.append(ledger.adopt(run, [c["gid"] for c in ordered]))
+        if last.commits % PRUNED == 0:
+            upkeep.append(ledger.prune(run, checkpoint_id))
+        if upkeep:
+            connection.together(*upkeep)
         # A later checkpoint in the ledger was prepared after this one was complete, whatever was pruned since.
         in_doubt = gone if known.get(run.lineage, -1) <= checkpoint_id else []
         done = ledger.parts(connection, run, [c["gid"] for c in in_doubt]) if in_doubt else set()
