@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.connectors.kafka import ids
+from holdfast.connectors.kafka.sink import ids
 from holdfast.core.naming import Task
 from holdfast.core.passes import PASSES, RING, TURNS, Attempt, Passes, place
 
