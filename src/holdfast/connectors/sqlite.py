@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run, Tasks
 from holdfast.checkpoint.storage import make_folder
+from holdfast.connectors.sqlite_deletes import Deleting, prepare_graves, runs
 from holdfast.connectors.sqlite_errors import sqlite_error, told
 from holdfast.connectors.sqlite_table import CREATE_LEDGER, Ledger, Table
 from holdfast.connectors.sqlite_trial import Trial, trial_of
@@ -21,6 +22,7 @@ from holdfast.core.naming import Task, check_name
 from holdfast.core.paths import AnyPath, path_text
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
+from holdfast.sinks.deletes import DELETED, check_delete_when, marks, split, without
 from holdfast.sinks.keys import FindDuplicates
 from holdfast.sinks.ledger import APPEND, check_ledger
 from holdfast.sinks.order import check_order_by
@@ -40,7 +42,7 @@ class _Writing(wal.LogWriter):
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows that the table will take."""
         if self._trial is not None and self._tried is not None:
-            self._trial.insert(self._tried, batch)
+            self._trial.insert(self._tried, split(batch)[0] if DELETED in batch.schema.names else batch)
         super().write(batch)
 
     def seal(self) -> dict[str, Any]:
@@ -64,8 +66,8 @@ class SqliteSink(StagedSink):
     Needs a file that driver and executors reach: one machine. A reader sees whole checkpoints only. `mode="ledger"`,
     or "append", appends. `mode="upsert"` replaces rows by `key`; of two rows of one key the one with the larger
     `order_by` wins, and without `order_by` two rows of one key in one checkpoint are an error, raised before anything
-    is decided. A table that does not exist is created from the DataFrame's columns. A value that the table cannot take
-    is refused in the task, before anything is decided.
+    is decided. Rows for which `delete_when` is true delete the row of their key. A table that does not exist is created
+    from the DataFrame's columns. A value that the table cannot take is refused in the task, before anything is decided.
     """
 
     #: `commit` works from committables and its own connections, and shares nothing but what it has delivered
@@ -81,6 +83,8 @@ class SqliteSink(StagedSink):
         mode: str = "ledger",
         key: Sequence[str] = (),
         order_by: str | None = None,
+        delete_when: str | None = None,
+        keep_deletes: float | str = "7d",
         name: str | None = None,
     ) -> None:
         file = path_text("path", path, "the path of a file")
@@ -97,7 +101,9 @@ class SqliteSink(StagedSink):
             raise ConfigError("mode='upsert' needs key=[...], the columns that identify a row")
         if mode == "ledger" and (key or order_by):
             raise ConfigError("key and order_by belong to mode='upsert'; mode='ledger' appends every row")
-        self.table = Table(str(Path(file).absolute()), table, tuple(key), order_by)
+        keep = check_delete_when(delete_when, keep_deletes, upsert=mode == "upsert")
+        self.delete_when = delete_when
+        self.table = Table(str(Path(file).absolute()), table, tuple(key), order_by, keep=keep)
         self.mode = mode
         self.name = check_name("name", name or f"sqlite-{table}"[:100])
 
@@ -113,7 +119,8 @@ class SqliteSink(StagedSink):
     def open(self, run: Run) -> None:
         """See TwoPhaseCommitSink."""
         super().open(run)
-        self._check_columns(run.schema)
+        schema = None if run.schema is None else without(self.name, run.schema, self.delete_when)
+        self._check_columns(schema)
         file = Path(self.table.path)
         new = not file.exists()
         make_folder(file.parent)
@@ -125,9 +132,9 @@ class SqliteSink(StagedSink):
                 self._ledger.take_over(connection, self._committed)
             self._found = self._ledger.read(connection)
             check_ledger(run, self._where, self._found)
-            if run.schema is not None:
-                self._check_table(connection, run.schema)
-            own = "" if run.schema is None else self.table.create_statement(run.schema)
+            if schema is not None:
+                self._check_table(connection, schema)
+            own = "" if schema is None else self.table.create_statement(schema)
             self._trial = trial_of(connection, self.name, self.table.path, self.table.name, own)
 
     def initialize_state(self, state: Any) -> None:
@@ -149,14 +156,14 @@ class SqliteSink(StagedSink):
 
     def write(self, txn: wal.LogWriter, batch: pa.RecordBatch) -> None:
         """Seal the rows as SQLite takes them: whatever it would not take is refused here (rule 11)."""
-        rows = encode(self.name, batch)
+        rows = encode(self.name, batch if self.delete_when is None else batch.drop_columns([DELETED]))
         for column in self.table.key:
             if rows.column(column).null_count:
                 raise RowError(
                     f"sink {self.name!r}: a row has no value in key column {column!r}; SQLite would never find it "
                     "again. Filter such rows out or fill the key in"
                 )
-        super().write(txn, rows)
+        super().write(txn, rows if self.delete_when is None else rows.append_column(DELETED, marks(batch)))
 
     def pre_commit(self, txn: wal.LogWriter) -> Mapping[str, Any] | None:
         """The handle, and all that its commit needs to know (rule 16)."""
@@ -215,6 +222,7 @@ class SqliteSink(StagedSink):
             )
 
     def _check_table(self, connection: sqlite3.Connection, schema: pa.Schema) -> None:
+        self.table = replace(self.table, graves=None)
         self._try(connection, self.table.create_statement(schema))
         there, given = self.table.columns(connection), {name.lower() for name in schema.names}
         missing = [name for name in schema.names if name.lower() not in there]
@@ -229,6 +237,9 @@ class SqliteSink(StagedSink):
                 f"column {', '.join(required)} of table {self.table.name!r} in {self.table.path} is NOT NULL and not "
                 "among the DataFrame's columns: add it to the query, or give it a default"
             )
+        if self.delete_when is not None and self.table.order_by is not None:
+            graves = prepare_graves(connection, self.table.name, self.table.key, self.table.order_by)
+            self.table = replace(self.table, graves=graves)
         self._try(connection, f"EXPLAIN {self.table.insert_statement(schema.names)}", [None] * len(schema.names))
 
     def _try(self, connection: sqlite3.Connection, statement: str, values: Sequence[Any] = ()) -> None:
@@ -289,12 +300,20 @@ class _Apply:
             check_ledger(run, f"the ledger of sink {self.ledger.sink!r} in {self.table.path}", ledger)
         if ledger.get(run.lineage, -1) >= self.checkpoint_id:
             return Outcome.ALREADY_COMMITTED
-        count = 0
+        count = deleted = 0
+        table = self.table
+        deleting = Deleting(connection, table.name, table.key, table.order_by, table.graves)
         for handle in handles:
             for batch in wal.read_log(run.location, handle):
                 # Version 1 sealed the rows as they came.
                 rows = batch if handle["version"] > 1 else encode(self.ledger.sink, batch)
-                connection.executemany(self.table.insert_statement(batch.schema.names), to_rows(rows))
+                for part, deletes in runs(rows) if DELETED in rows.schema.names else [(rows, False)]:
+                    if deletes:
+                        deleting.delete(part, table.keep)
+                        deleted += part.num_rows
+                    else:
+                        connection.executemany(table.insert_statement(part.schema.names), to_rows(part))
                 count += batch.num_rows
+        deleting.forget(deleted)
         self.ledger.add(connection, self.checkpoint_id, count)
         return Outcome.COMMITTED

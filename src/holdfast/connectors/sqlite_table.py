@@ -11,6 +11,7 @@ from urllib.parse import quote as url_quote
 
 import pyarrow as pa
 
+from holdfast.connectors.sqlite_deletes import newer_grave
 from holdfast.connectors.sqlite_types import column_type, quote
 from holdfast.core.model import CheckpointId
 
@@ -39,6 +40,9 @@ class Table:
     name: str
     key: tuple[str, ...] = ()
     order_by: str | None = None
+    #: the table that remembers deletes, and for how many seconds; None: there are none, or they are not remembered
+    graves: str | None = None
+    keep: float = 0.0
 
     @property
     def mode(self) -> str:
@@ -53,12 +57,15 @@ class Table:
             "mode": self.mode,
             "key": list(self.key),
             "order_by": self.order_by,
+            **({} if self.graves is None else {"graves": self.graves, "keep": self.keep}),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Table:
         """Read back from a committable."""
-        return cls(data["path"], data["table"], tuple(data["key"]), data["order_by"])
+        return cls(
+            data["path"], data["table"], tuple(data["key"]), data["order_by"], data.get("graves"), data.get("keep", 0.0)
+        )
 
     @contextmanager
     def connect(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
@@ -87,8 +94,14 @@ class Table:
 
     def insert_statement(self, columns: Sequence[str]) -> str:
         """Append, or replace by key; an `order_by` that is smaller than what is there changes nothing."""
-        names, marks = ", ".join(map(quote, columns)), ", ".join("?" * len(columns))
-        statement = f"INSERT INTO {quote(self.name)} ({names}) VALUES ({marks})"  # noqa: S608  identifiers are quoted
+        names, marks = ", ".join(map(quote, columns)), ", ".join(f"?{n + 1}" for n in range(len(columns)))
+        statement = f"INSERT INTO {quote(self.name)} ({names}) "
+        if self.graves is None:
+            statement += f"VALUES ({marks})"
+        else:
+            places = {column: n + 1 for n, column in enumerate(columns)}
+            newer = newer_grave(self.graves, [places[c] for c in self.key], places[self.order_by or ""])
+            statement += f"SELECT {marks} WHERE NOT EXISTS ({newer})"
         if not self.key:
             return statement
         keys = ", ".join(map(quote, self.key))

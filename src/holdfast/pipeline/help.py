@@ -4,6 +4,10 @@ from __future__ import annotations
 
 _NAME = "The sink's name, unique in the pipeline; keep it over restarts."
 _ORDER = "Of two rows of one key the one with the larger value of this column wins."
+_DELETES = {
+    "delete_when": "Spark SQL: rows for which it is true delete the row of their key: op = 'd'",
+    "keep_deletes": "How long a delete keeps older rows that come late away, with order_by.",
+}
 _PENDING = "Undelivered {} at which the query fails; nothing is lost."
 _LIMITS = {"max_pending": _PENDING.format("checkpoints"), "max_pending_bytes": _PENDING.format("bytes")}
 
@@ -42,6 +46,7 @@ HELP: dict[str, dict[str, str]] = {
         "mode": "ledger (or append), two-phase or upsert.",
         "key": "For upsert: the columns that identify a row.",
         "order_by": _ORDER,
+        **_DELETES,
         "create": "true: make a table that is not there.",
         "schema": "Where the ledger and the staging table are.",
         "lock_timeout": "Seconds to wait for a lock.",
@@ -73,6 +78,7 @@ HELP: dict[str, dict[str, str]] = {
         "mode": "ledger (or append), or upsert.",
         "key": "For upsert: the columns that identify a row.",
         "order_by": _ORDER,
+        **_DELETES,
         "name": _NAME,
     },
     "CassandraSink": {
@@ -80,6 +86,7 @@ HELP: dict[str, dict[str, str]] = {
         "keyspace": "The keyspace.",
         "table": "The table; its primary key is the rows' key.",
         "order_by": _ORDER,
+        **_DELETES,
         "nulls": "write, or skip: leave what is there.",
         "consistency": "Of writes: LOCAL_QUORUM, QUORUM, ALL ...",
         "concurrency": "Requests under way in a task.",

@@ -116,14 +116,13 @@ class _Found:
 
     def extra(self) -> str | None:
         """How a staging table declares it when no row has it; None when it would not be the target's value."""
-        must = " NOT NULL" if self.required else ""
         declared = f"{quote(self.name)} {self.spelled}"
         if self.generated:
             how = "STORED" if self.generated == "s" else "VIRTUAL"
-            return f"{declared} GENERATED ALWAYS AS ({self.default}) {how}{must}"
+            return f"{declared} GENERATED ALWAYS AS ({self.default}) {how}"
         if self.identity or (self.default is not None and _CALL.search(self.default)):
             return None
-        return declared + (f" DEFAULT {self.default}" if self.default is not None else "") + must
+        return declared + (f" DEFAULT {self.default}" if self.default is not None else "")
 
 
 def create_statement(name: TableName, schema: pa.Schema, key: Sequence[str]) -> str:
@@ -210,7 +209,7 @@ def _columns(
 
 def _checks(
     connection: Any, table: int, there: dict[str, _Found], given: Collection[str]
-) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str, bool], ...]]:
     """The CHECKs that staged rows can be put to, and the columns that these and generated columns need."""
     extras: dict[str, str] = {}
 
@@ -233,8 +232,8 @@ def _checks(
     checks = []
     for name, text, over in connection.execute(_CHECKS, (table,)).fetchall():
         if over and ".*" not in text and have(over):
-            checks.append(f"CONSTRAINT {quote(name)} CHECK ({text})")
-    return tuple(checks), tuple(extras.items())
+            checks.append((name, text))
+    return tuple(checks), tuple((name, declared, there[name].required) for name, declared in extras.items())
 
 
 def _indexes(connection: Any, table: int, given: Collection[str]) -> tuple[Index, ...]:
