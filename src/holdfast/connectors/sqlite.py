@@ -16,7 +16,7 @@ from holdfast.connectors.sqlite_deletes import Deleting, prepare_graves, runs
 from holdfast.connectors.sqlite_errors import sqlite_error, told
 from holdfast.connectors.sqlite_table import CREATE_LEDGER, Ledger, Table
 from holdfast.connectors.sqlite_trial import Trial, trial_of
-from holdfast.connectors.sqlite_types import Keys, check_types, encode, has_order, to_rows
+from holdfast.connectors.sqlite_types import Keys, check_declared, check_types, column_type, encode, has_order, to_rows
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
 from holdfast.core.paths import AnyPath, path_text
@@ -26,6 +26,7 @@ from holdfast.sinks.deletes import DELETED, check_delete_when, marks, split, wit
 from holdfast.sinks.keys import FindDuplicates
 from holdfast.sinks.ledger import APPEND, check_ledger
 from holdfast.sinks.order import check_order_by
+from holdfast.sinks.schema_change import DISCARD, EVOLVE, FREEZE, check_schema_change, discarded, ways
 from holdfast.sinks.write_ahead import StagedSink
 
 MODES = ("ledger", "upsert")
@@ -85,6 +86,7 @@ class SqliteSink(StagedSink):
         order_by: str | None = None,
         delete_when: str | None = None,
         keep_deletes: float | str = "7d",
+        schema_change: str = FREEZE,
         name: str | None = None,
     ) -> None:
         file = path_text("path", path, "the path of a file")
@@ -103,6 +105,7 @@ class SqliteSink(StagedSink):
             raise ConfigError("key and order_by belong to mode='upsert'; mode='ledger' appends every row")
         keep = check_delete_when(delete_when, keep_deletes, upsert=mode == "upsert")
         self.delete_when = delete_when
+        self.schema_change = check_schema_change(schema_change)
         self.table = Table(str(Path(file).absolute()), table, tuple(key), order_by, keep=keep)
         self.mode = mode
         self.name = check_name("name", name or f"sqlite-{table}"[:100])
@@ -135,7 +138,8 @@ class SqliteSink(StagedSink):
             if schema is not None:
                 self._check_table(connection, schema)
             own = "" if schema is None else self.table.create_statement(schema)
-            self._trial = trial_of(connection, self.name, self.table.path, self.table.name, own)
+            add = [self.table.add_statement(*column) for column in self.table.add]
+            self._trial = trial_of(connection, self.name, self.table.path, self.table.name, own, add)
 
     def initialize_state(self, state: Any) -> None:
         """The ledger must know what was committed (rule 15), unless that went into another file, on purpose."""
@@ -222,15 +226,11 @@ class SqliteSink(StagedSink):
             )
 
     def _check_table(self, connection: sqlite3.Connection, schema: pa.Schema) -> None:
-        self.table = replace(self.table, graves=None)
+        self.table = replace(self.table, graves=None, add=())
         self._try(connection, self.table.create_statement(schema))
         there, given = self.table.columns(connection), {name.lower() for name in schema.names}
-        missing = [name for name in schema.names if name.lower() not in there]
-        if missing:
-            raise ConfigError(
-                f"table {self.table.name!r} in {self.table.path} has no column {', '.join(missing)}: add it with "
-                f"ALTER TABLE, or select other columns. The table has {', '.join(sorted(there))}"
-            )
+        check_declared(self.name, self.table.name, schema, self.table.types(connection))
+        self._check_new(schema, [name for name in schema.names if name.lower() not in there], sorted(there))
         required = [column for column, must in there.items() if must and column not in given]
         if required:
             raise ConfigError(
@@ -240,7 +240,24 @@ class SqliteSink(StagedSink):
         if self.delete_when is not None and self.table.order_by is not None:
             graves = prepare_graves(connection, self.table.name, self.table.key, self.table.order_by)
             self.table = replace(self.table, graves=graves)
-        self._try(connection, f"EXPLAIN {self.table.insert_statement(schema.names)}", [None] * len(schema.names))
+        written = [name for name in schema.names if name.lower() in there]
+        self._try(connection, f"EXPLAIN {self.table.insert_statement(written)}", [None] * len(written))
+
+    def _check_new(self, schema: pa.Schema, missing: Sequence[str], there: Sequence[str]) -> None:
+        """Columns that the table does not have."""
+        where = f"table {self.table.name!r} in {self.table.path}"
+        needed = (*self.table.key, *filter(None, [self.table.order_by]))
+        add = tuple((name, column_type(schema.field(name).type)) for name in missing)
+        self.discards = ()
+        if self.schema_change == DISCARD or (self.schema_change == EVOLVE and set(missing) & set(needed)):
+            self.discards = discarded(self.name, where, missing, needed)
+        elif self.schema_change == EVOLVE:
+            self.table = replace(self.table, add=add)
+        elif missing:
+            statements = [self.table.add_statement(*column) for column in add]
+            raise ConfigError(
+                f"{where} has no column {', '.join(missing)}: {ways(statements)}. The table has {', '.join(there)}"
+            )
 
     def _try(self, connection: sqlite3.Connection, statement: str, values: Sequence[Any] = ()) -> None:
         try:
@@ -302,6 +319,7 @@ class _Apply:
             return Outcome.ALREADY_COMMITTED
         count = deleted = 0
         table = self.table
+        table.add_columns(connection)
         deleting = Deleting(connection, table.name, table.key, table.order_by, table.graves)
         for handle in handles:
             for batch in wal.read_log(run.location, handle):

@@ -43,6 +43,8 @@ class Table:
     #: the table that remembers deletes, and for how many seconds; None: there are none, or they are not remembered
     graves: str | None = None
     keep: float = 0.0
+    #: columns that the commit adds, and their types
+    add: tuple[tuple[str, str], ...] = ()
 
     @property
     def mode(self) -> str:
@@ -58,14 +60,15 @@ class Table:
             "key": list(self.key),
             "order_by": self.order_by,
             **({} if self.graves is None else {"graves": self.graves, "keep": self.keep}),
+            **({"add": [list(column) for column in self.add]} if self.add else {}),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Table:
         """Read back from a committable."""
-        return cls(
-            data["path"], data["table"], tuple(data["key"]), data["order_by"], data.get("graves"), data.get("keep", 0.0)
-        )
+        add = tuple((name, kind) for name, kind in data.get("add", ()))
+        graves, keep = data.get("graves"), data.get("keep", 0.0)
+        return cls(data["path"], data["table"], tuple(data["key"]), data["order_by"], graves, keep, add)
 
     @contextmanager
     def connect(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
@@ -84,6 +87,25 @@ class Table:
         return {
             name.lower(): bool(required) and default is None and not key for _, name, _, required, default, key in found
         }
+
+    def types(self, connection: sqlite3.Connection) -> dict[str, str]:
+        """The table's columns in lower case, as they are declared; none of a STRICT table, which checks each value."""
+        made = "SELECT sql FROM sqlite_master WHERE name = ? COLLATE NOCASE AND type = 'table'"
+        found = connection.execute(made, (self.name,)).fetchone()
+        if found is not None and "STRICT" in found[0].rpartition(")")[2].upper():
+            return {}
+        return {row[1].lower(): row[2] for row in connection.execute(f"PRAGMA table_info({quote(self.name)})")}
+
+    def add_statement(self, column: str, kind: str) -> str:
+        """What adds a column."""
+        return f"ALTER TABLE {quote(self.name)} ADD COLUMN {quote(column)} {kind}"
+
+    def add_columns(self, connection: sqlite3.Connection) -> None:
+        """Add the columns that are to be added and are not there."""
+        there = self.columns(connection) if self.add else {}
+        for column, kind in self.add:
+            if column.lower() not in there:
+                connection.execute(self.add_statement(column, kind))
 
     def create_statement(self, schema: pa.Schema) -> str:
         """The table for these columns."""

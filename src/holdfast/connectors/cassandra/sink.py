@@ -20,7 +20,7 @@ from holdfast.connectors.cassandra.rows import check_rows
 from holdfast.connectors.cassandra.send import Sender
 from holdfast.connectors.cassandra.stored import READS, Stored
 from holdfast.connectors.cassandra.table import Table, describe
-from holdfast.core.model import CheckpointId
+from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import check_name
 from holdfast.core.units import parse_size
 from holdfast.errors import ConfigError, RowError
@@ -28,6 +28,14 @@ from holdfast.sinks import wal
 from holdfast.sinks.deletes import check_delete_when, split, without
 from holdfast.sinks.keys import FindDuplicates, LastRows, only
 from holdfast.sinks.order import check_order_by
+from holdfast.sinks.schema_change import (
+    DISCARD,
+    FREEZE,
+    check_schema_change,
+    discarded,
+    ways,
+    without_columns,
+)
 from holdfast.sinks.write_ahead import Send, WriteAheadSink
 
 CONSISTENCY = ("LOCAL_QUORUM", "QUORUM", "EACH_QUORUM", "ALL", "LOCAL_ONE", "ONE", "TWO", "THREE")
@@ -60,6 +68,7 @@ class CassandraSink(WriteAheadSink):
         order_by: str | None = None,
         delete_when: str | None = None,
         keep_deletes: float | str = "7d",
+        schema_change: str = FREEZE,
         nulls: str = "write",
         consistency: str = "LOCAL_QUORUM",
         concurrency: int = 64,
@@ -88,6 +97,7 @@ class CassandraSink(WriteAheadSink):
             raise ConfigError(f"concurrency must be a whole number from 1 to 10000, not {concurrency!r}")
         self._keep = check_delete_when(delete_when, keep_deletes)
         self.delete_when = delete_when
+        self.schema_change = check_schema_change(schema_change)
         self.order_by = order_by
         self.nulls = check_choice("nulls", nulls, NULLS)
         self.consistency = check_choice("consistency", consistency, CONSISTENCY)
@@ -116,11 +126,46 @@ class CassandraSink(WriteAheadSink):
                 self._table = describe(client, self.keyspace, self.table_name)
                 self._limits = read_limits(client, self.max_mutation)
                 if run.schema is not None:
-                    self._check_columns(without(self.name, run.schema, self.delete_when))
+                    schema = without(self.name, run.schema, self.delete_when)
+                    self._check_new(schema)
+                    self._check_columns(without_columns(schema, self.discards))
                     if self.delete_when is not None and self.order_by is not None:
                         self._graves = prepare_graves(client, self.table, self.order_by, self._keep)
         finally:
             close_idle()
+
+    def _check_new(self, schema: pa.Schema) -> None:
+        """Columns that the table does not have."""
+        missing, needed = self.table.missing(schema), [*self.table.key, *filter(None, [self.order_by])]
+        self.discards = ()
+        if not missing:
+            return
+        if self.schema_change == DISCARD or set(missing) & set(needed):
+            self.discards = discarded(self.name, f"table {self.table}", missing, needed)
+            return
+        new = self.table.with_new(schema, missing)
+        if self.schema_change == FREEZE:
+            statements = [self.table.add_statement(name, str(new.type_of(name))) for name in missing]
+            there = ", ".join(c.name for c in self.table.columns)
+            raise ConfigError(
+                f"sink {self.name!r}: table {self.table} has no column {', '.join(missing)} (upper and lower case "
+                f"count; it has {there}): {ways(statements)}"
+            )
+        self._table = new
+
+    def commit(
+        self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
+    ) -> Outcome | None:
+        """See TwoPhaseCommitSink; columns that were decided to be added come first."""
+        tables = {t for c in committables if c.get("add") for t in [Table.from_json(c)]}
+        if tables:
+            try:
+                with borrow(self.settings, self._who) as client:
+                    for table in tables:
+                        table.add_columns(client)
+            finally:
+                close_idle()
+        return super().commit(checkpoint_id, committables, tasks)
 
     def close(self) -> None:
         """See TwoPhaseCommitSink."""

@@ -116,10 +116,11 @@ def forget_statement(graves: str, deleted: int) -> str:
 def _try(connection: Any, sink: str, target: Target, upsert: Upsert) -> None:
     """Let the server check the statement of the commit: the right to delete, above all."""
     psycopg, _, _ = drivers()
-    nothing = ", ".join(f"NULL::{c.type.spelled} AS {quote(c.name)}" for c in target.columns)
+    nothing = ", ".join(f"NULL::{c.type.spelled} AS {quote(c.name)}" for c in target.there)
     rows = f"(SELECT {nothing}, NULL::bigint AS {quote(ROW)}, false AS {quote(DELETED)} WHERE false) AS nothing"
     try:
-        connection.execute("EXPLAIN " + change_statement(target.name, target.names, rows, upsert, quote(ROW)))
+        names = [column.name for column in target.there]
+        connection.execute("EXPLAIN " + change_statement(target.name, names, rows, upsert, quote(ROW)))
     except psycopg.ProgrammingError as error:
         raise ConfigError(
             f"sink {sink!r} cannot delete from table {target.name}: {said(error)}. delete_when needs the rights to "  # noqa: S608

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.checkpoint.ports import Run
@@ -13,7 +13,7 @@ from holdfast.connectors.postgres.legacy import drop, is_legacy
 from holdfast.connectors.postgres.names import PART, ROW, TableName, literal, quote
 from holdfast.connectors.postgres.server import drivers
 from holdfast.connectors.postgres.staging import emptied, missing, parts_of, sources, sql_name
-from holdfast.connectors.postgres.table import Deletes, Upsert, insert_statement
+from holdfast.connectors.postgres.table import Deletes, Upsert, add_missing, insert_statement
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.errors import ConfigError, LostError, RowError
 
@@ -44,6 +44,7 @@ def commit(
                 ledger.lock(run),
                 ledger.refuse(run, checkpoint_id, known),
                 ledger.add(run, checkpoint_id, sum(c["rows"] for c in ordered)),
+                *_additions(ordered, into),
                 *moves,
                 ledger.prune(run, checkpoint_id),
             )
@@ -54,6 +55,16 @@ def commit(
         for schema in {c["schema"] for c in old}:
             drop(connection, schema, [c["table"] for c in old if c["schema"] == schema])
     return outcome
+
+
+def _additions(committables: Sequence[Mapping[str, Any]], into: Sequence[tuple[TableName, Upsert]]) -> Iterable[str]:
+    """What adds the columns that these rows have and the table does not."""
+    adding = [
+        add_missing(target, column, kind)
+        for committable, (target, _) in zip(committables, into, strict=True)
+        for column, kind in committable.get("add", ())
+    ]
+    return dict.fromkeys(adding)
 
 
 def _groups(

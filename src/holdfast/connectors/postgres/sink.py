@@ -26,6 +26,7 @@ from holdfast.errors import ConfigError, RowError, SinkError
 from holdfast.sinks.deletes import check_delete_when, without
 from holdfast.sinks.ledger import APPEND
 from holdfast.sinks.order import check_order_by
+from holdfast.sinks.schema_change import EVOLVE, FREEZE, check_schema_change
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 MODES = ("ledger", "two-phase", "upsert")
@@ -53,6 +54,7 @@ class PostgresSink(TwoPhaseCommitSink):
         order_by: str | None = None,
         delete_when: str | None = None,
         keep_deletes: float | str = "7d",
+        schema_change: str = FREEZE,
         create: bool = False,
         schema: str = "_holdfast",
         lock_timeout: float = 60.0,
@@ -71,6 +73,12 @@ class PostgresSink(TwoPhaseCommitSink):
             raise ConfigError(f"lock_timeout must be a number of seconds above 0, not {lock_timeout!r}")
         self._keep = check_delete_when(delete_when, keep_deletes, upsert=mode == "upsert")
         self.delete_when = delete_when
+        self.schema_change = check_schema_change(schema_change)
+        if self.schema_change == EVOLVE and mode == "two-phase":
+            raise ConfigError(
+                "schema_change='evolve' needs mode='ledger' or 'upsert': in mode='two-phase' rows are in the table "
+                "before the decision that would add a column"
+            )
         self.table = parse_table(table)
         self.schema = check_identifier("schema", schema)
         self.mode, self.create = mode, bool(create)
@@ -136,7 +144,9 @@ class PostgresSink(TwoPhaseCommitSink):
         try:
             if self.create:
                 self._create_table(connection, create_statement(self.table, schema, self._asked.key))
-            self._target, self._upsert = find_table(connection, self.name, self.table, schema, self._asked)
+            self._target, self._upsert, self.discards = find_table(
+                connection, self.name, self.table, schema, self._asked, self.schema_change
+            )
             if self.delete_when is not None:
                 self._upsert = deletes.prepare(
                     connection, self.name, self.schema, self._target, self._upsert, self._keep

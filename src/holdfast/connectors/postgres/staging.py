@@ -65,7 +65,7 @@ class StagingWriter(Writer):
         self._execute("COMMIT")
         self._session.keep()
         return {
-            "version": 3 if deletes is None else 4,
+            "version": 3 if deletes is None and not target.added else 4,
             "kind": KIND,
             "mode": "upsert" if key else "ledger",
             "schema": self._schema,
@@ -77,6 +77,7 @@ class StagingWriter(Writer):
             "order_by": self._upsert.order_by,
             "subtask": self._task.subtask,
             "rows": self._rows,
+            **({"add": target.add} if target.added else {}),
             **({} if deletes is None else {"deletes": deletes.to_json(), "deleted": self._deleted}),
         }
 

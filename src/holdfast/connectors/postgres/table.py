@@ -76,11 +76,23 @@ class Target:
     indexes: tuple[Index, ...] = ()
     #: whether a row needs a partition
     partitioned: bool = False
+    #: columns that the commit adds to the table
+    added: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
         """The table's columns that are written."""
         return [column.name for column in self.columns]
+
+    @property
+    def there(self) -> tuple[Column, ...]:
+        """The columns that the table has already."""
+        return tuple(column for column in self.columns if column.name not in self.added)
+
+    @property
+    def add(self) -> list[list[str]]:
+        """The columns to add, and their types."""
+        return [[column.name, column.type.spelled] for column in self.columns if column.name in self.added]
 
     @property
     def cast_by_server(self) -> list[Column]:
@@ -229,6 +241,21 @@ class Upsert:
     order_by: str | None = None
     #: None: no row deletes
     deletes: Deletes | None = None
+
+
+def add_column(target: TableName, column: str, kind: str) -> str:
+    """What adds a column."""
+    return f"ALTER TABLE {target.sql} ADD COLUMN {quote(column)} {kind}"
+
+
+def add_missing(target: TableName, column: str, kind: str) -> str:
+    """Adds it unless it is there: then the table is not locked."""
+    there = (
+        f"SELECT FROM pg_attribute WHERE attrelid = {literal(target.sql)}::regclass "
+        f"AND attname = {literal(column)} AND NOT attisdropped"
+    )
+    body = f"BEGIN IF NOT EXISTS ({there}) THEN {add_column(target, column, kind)}; END IF; END"
+    return f"DO {literal(body)}"
 
 
 def insert_statement(target: TableName, columns: Sequence[str], rows: str, upsert: Upsert, last: str) -> str:
