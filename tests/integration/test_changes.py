@@ -63,3 +63,28 @@ def test_a_wrong_condition_is_an_error_when_the_writer_is_made(
         hf.write_stream(
             read_files(spark, tmp_path / "in"), sink, name="changes", checkpoint_location=str(tmp_path / "checkpoint")
         )
+
+
+@pytest.mark.contract("I3")
+def test_spark_reads_files_from_before_and_after_a_new_column(spark: SparkSession, tmp_path: Path) -> None:
+    """As docs/schema-changes.md says: `mergeSchema` for Parquet, nothing for JSON."""
+    add_file(tmp_path / "in", 0, range(3))
+    stream = read_files(spark, tmp_path / "in")
+    sinks = {form: str(tmp_path / form) for form in ("parquet", "json")}
+
+    def write(frame: DataFrame) -> None:
+        given = [
+            hf.FileSink(path, form, name=form, rolling=hf.Rolling(age="0s"), schema_change="evolve")
+            for form, path in sinks.items()
+        ]
+        run(frame, given, tmp_path)
+
+    write(stream.select("id", "word"))
+    add_file(tmp_path / "in", 1, range(3, 5))
+    write(stream.selectExpr("id", "word", "id * 2 AS twice"))
+    expected = [(n, None if n < 3 else 2 * n) for n in range(5)]
+    merged = spark.read.option("mergeSchema", "true").parquet(sinks["parquet"])
+    for found in (merged, spark.read.json(sinks["json"])):
+        assert [tuple(row) for row in found.select("id", "twice").orderBy("id").collect()] == expected
+    own = spark.read.schema("id long, word string, twice long").parquet(sinks["parquet"])
+    assert [tuple(row) for row in own.select("id", "twice").orderBy("id").collect()] == expected

@@ -8,6 +8,7 @@ _DELETES = {
     "delete_when": "Spark SQL: rows for which it is true delete the row of their key: op = 'd'",
     "keep_deletes": "How long a delete keeps older rows that come late away, with order_by.",
 }
+_CHANGE = "For columns that are new: freeze (refused), evolve (added), discard-column (left out, counted)."
 _PENDING = "Undelivered {} at which the query fails; nothing is lost."
 _LIMITS = {"max_pending": _PENDING.format("checkpoints"), "max_pending_bytes": _PENDING.format("bytes")}
 
@@ -58,6 +59,7 @@ HELP: dict[str, dict[str, str]] = {
         "key": "For upsert: the columns that identify a row.",
         "order_by": _ORDER,
         **_DELETES,
+        "schema_change": _CHANGE,
         "create": "true: make a table that is not there.",
         "schema": "Where the ledger and the staging table are.",
         "lock_timeout": "Seconds to wait for a lock.",
@@ -70,6 +72,7 @@ HELP: dict[str, dict[str, str]] = {
         "partition_by": "Spark's word for bucket_by.",
         "rolling": "When a file is completed.",
         "csv_readers": "Who will read CSV files: spark, duckdb, pandas, python; all by default.",
+        "schema_change": _CHANGE,
         "compression": "As the format has it: zstd, snappy, gzip ...",
         "name": _NAME,
     },
@@ -90,6 +93,7 @@ HELP: dict[str, dict[str, str]] = {
         "key": "For upsert: the columns that identify a row.",
         "order_by": _ORDER,
         **_DELETES,
+        "schema_change": _CHANGE,
         "name": _NAME,
     },
     "CassandraSink": {
@@ -98,6 +102,7 @@ HELP: dict[str, dict[str, str]] = {
         "table": "The table; its primary key is the rows' key.",
         "order_by": _ORDER,
         **_DELETES,
+        "schema_change": _CHANGE,
         "nulls": "write, or skip: leave what is there.",
         "consistency": "Of writes: LOCAL_QUORUM, QUORUM, ALL ...",
         "concurrency": "Requests under way in a task.",
