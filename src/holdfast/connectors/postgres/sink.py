@@ -27,7 +27,7 @@ from holdfast.errors import ConfigError, RowError, SinkError
 from holdfast.sinks.deletes import check_delete_when, without
 from holdfast.sinks.ledger import APPEND
 from holdfast.sinks.order import check_order_by
-from holdfast.sinks.schema_change import EVOLVE, FREEZE, check_schema_change
+from holdfast.sinks.schema_change import DISCARD, EVOLVE, FREEZE, check_schema_change
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 MODES = ("ledger", "two-phase", "upsert")
@@ -221,8 +221,11 @@ class PostgresSink(TwoPhaseCommitSink):
         sink.mode, sink.repairable, sink.create = "two-phase", True, False
         sink.table, sink.schema = TableName(*told[0]["target"]), told[0]["schema"]
         sink._asked = sink._upsert = Upsert()
+        sink.delete_when, sink.schema_change = None, FREEZE if self.schema_change == FREEZE else DISCARD
+        assert self.run.schema is not None
+        schema = without(self.name, self.run.schema, self.delete_when)
         with self.server.connect(sink.table) as connection:
-            sink._find_table(connection, self.run.schema)
+            sink._find_table(connection, schema)
             sink._find_stages(connection)
         return sink
 
