@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.connectors.files.sink import FileSink
     from holdfast.connectors.kafka.sink.options import KafkaSink
     from holdfast.connectors.kafka.source.start import StartFrom
+    from holdfast.connectors.kafka.source.whole import WholeCheckpoint, read_whole_checkpoints
     from holdfast.connectors.postgres.sink import PostgresSink
     from holdfast.connectors.sqlite import SqliteSink
     from holdfast.connectors.stdout import StdoutSink
@@ -64,12 +65,14 @@ __all__ = [
     "Tasks",
     "TimeBucket",
     "TwoPhaseCommitSink",
+    "WholeCheckpoint",
     "WriteAheadSink",
     "checkpoints",
     "current_task",
     "from_debezium",
     "parse_token",
     "read_kafka",
+    "read_whole_checkpoints",
     "route",
     "session",
     "write_stream",
@@ -100,12 +103,14 @@ _HOMES = {
     "Tasks": "holdfast.checkpoint.ports",
     "TimeBucket": "holdfast.connectors.files.buckets",
     "TwoPhaseCommitSink": "holdfast.sinks.two_phase",
+    "WholeCheckpoint": "holdfast.connectors.kafka.source.whole",
     "WriteAheadSink": "holdfast.sinks.write_ahead",
     "checkpoints": "holdfast.checkpoint.history",
     "current_task": "holdfast.sinks.channel",
     "from_debezium": "holdfast.spark.debezium",
     "parse_token": "holdfast.core.naming",
     "read_kafka": "holdfast.spark.kafka",
+    "read_whole_checkpoints": "holdfast.connectors.kafka.source.whole",
     "route": "holdfast.sinks.route",
     "session": "holdfast.spark.session",
     "write_stream": "holdfast.spark.stream",

@@ -48,6 +48,7 @@ HELP: dict[str, dict[str, str]] = {
         "config": "For the producer: transaction.timeout.ms, sasl.*, ssl.* and others.",
         "key": "Spark SQL for the message's key.",
         "value": "Spark SQL for the message's value: to_json(struct(*))",
+        "progress_topic": "Gets one message a checkpoint, after its rows, for readers of whole checkpoints.",
         "delete_when": "Spark SQL: rows for which it is true are messages without a value: op = 'd'",
         "name": _NAME,
         **_LIMITS,

@@ -17,6 +17,7 @@ from holdfast.connectors.kafka.client.settings import check_servers
 from holdfast.connectors.kafka.producer.arrow import check_schema
 from holdfast.connectors.kafka.sink import marks
 from holdfast.connectors.kafka.sink.plain import Plain
+from holdfast.connectors.kafka.sink.progress import Progress
 from holdfast.connectors.kafka.sink.target import Target
 from holdfast.connectors.kafka.sink.two_phase import TwoPhase
 from holdfast.connectors.kafka.sink.write_ahead import WriteAhead
@@ -45,8 +46,8 @@ class KafkaSink(TwoPhaseCommitSink):
     `delivery` None is that of the pipeline. The columns are those of Spark's own sink: value, and optionally key,
     topic, partition, headers. `key` and `value` make these two in Spark SQL from columns of any name, for example
     `key="customer", value="to_json(struct(*))"`; where `delete_when` is true the value is null, which deletes the key
-    from a compacted topic. Read-committed consumers see a subtask's rows of a checkpoint whole or
-    not at all.
+    from a compacted topic. Read-committed consumers see a subtask's rows of a checkpoint whole or not at all;
+    `progress_topic` gets one message a checkpoint, after its rows, for readers of whole checkpoints.
     """
 
     takes_messages = True
@@ -59,6 +60,7 @@ class KafkaSink(TwoPhaseCommitSink):
         key: str | None = None,
         value: str | None = None,
         delete_when: str | None = None,
+        progress_topic: str | None = None,
         delivery: str | None = None,
         mode: str = "two-phase",
         config: Mapping[str, Any] | None = None,
@@ -70,6 +72,12 @@ class KafkaSink(TwoPhaseCommitSink):
         self.own_columns = _own_columns(key, value, delete_when)
         if topic is not None and (not isinstance(topic, str) or not topic):
             raise ConfigError(f"topic must be a name, not {topic!r}")
+        if progress_topic is not None and (not isinstance(progress_topic, str) or not progress_topic):
+            raise ConfigError(f"progress_topic must be a name, not {progress_topic!r}")
+        if progress_topic is not None and (topic is None or topic == progress_topic):
+            raise ConfigError("progress_topic needs topic=..., another one: it tells where in it a checkpoint ends")
+        if progress_topic is not None and delivery not in (None, "exactly-once"):
+            raise ConfigError(f"progress_topic needs delivery='exactly-once', not {delivery!r}")
         if delivery is not None and delivery not in DELIVERIES:
             raise ConfigError(f"delivery must be one of {', '.join(DELIVERIES)}, or None, not {delivery!r}")
         if mode not in MODES:
@@ -89,6 +97,8 @@ class KafkaSink(TwoPhaseCommitSink):
             self.transaction_timeout = int(settings["transaction.timeout.ms"]) / 1000
         self.name = check_name("name", name or f"kafka-{topic or 'rows'}"[:100])
         self._servers, self._topic, self._config = servers, topic, settings
+        self.progress_topic = progress_topic
+        self._progress: Progress | None = None
         self._way: TwoPhaseCommitSink | None = None
         #: by kind of committable: the chosen way, and those of modes that the sink had before
         self._ways: dict[str, TwoPhaseCommitSink] = {}
@@ -98,7 +108,7 @@ class KafkaSink(TwoPhaseCommitSink):
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks write in the chosen way only."""
-        return {**self.__dict__, "_ways": {}}
+        return {**self.__dict__, "_ways": {}, "_progress": None}
 
     @property
     def address(self) -> str:
@@ -118,6 +128,11 @@ class KafkaSink(TwoPhaseCommitSink):
         self.close()
         target = Target(self.name, self._servers, self._topic, self._config).as_it_is()
         delivery = self.delivery or run.delivery
+        if self.progress_topic is not None:
+            if delivery != "exactly-once":
+                raise ConfigError(f"sink {self.name!r}: progress_topic needs delivery='exactly-once', not {delivery!r}")
+            replace(target, topic=self.progress_topic).as_it_is()
+        self._progress = Progress(target, run)
         if delivery == "exactly-once":
             self._marks_last = marks_last(target.settings, owner=target.owner)
             target = replace(target, marks_last=self._marks_last)
@@ -133,6 +148,8 @@ class KafkaSink(TwoPhaseCommitSink):
         """See TwoPhaseCommitSink."""
         for way in self._ways.values():
             way.close()
+        if self._progress is not None:
+            self._progress.close()
 
     def commit(
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
@@ -143,6 +160,8 @@ class KafkaSink(TwoPhaseCommitSink):
         unfinished = [answer for answer in answers if answer is not None and not answer.done]
         if unfinished:
             return unfinished[0]
+        if self._progress is not None and all("progress_topic" in c for c in committables):
+            self._progress.tell(checkpoint_id, committables)
         return Outcome.ALREADY_COMMITTED if set(answers) == {Outcome.ALREADY_COMMITTED} else Outcome.COMMITTED
 
     def recover(
@@ -206,7 +225,10 @@ class KafkaSink(TwoPhaseCommitSink):
 
     def pre_commit(self, txn: Any) -> Mapping[str, Any] | None:
         """See TwoPhaseCommitSink."""
-        return self._chosen.pre_commit(txn)
+        made = self._chosen.pre_commit(txn)
+        if made is None or self.progress_topic is None:
+            return made
+        return {**made, "progress_topic": self.progress_topic}
 
     def abort(self, txn: Any) -> None:
         """See TwoPhaseCommitSink."""
