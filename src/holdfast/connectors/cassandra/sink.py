@@ -148,8 +148,8 @@ class CassandraSink(WriteAheadSink):
             statements = [self.table.add_statement(name, str(new.type_of(name))) for name in missing]
             there = ", ".join(c.name for c in self.table.columns)
             raise ConfigError(
-                f"sink {self.name!r}: table {self.table} has no column {', '.join(missing)} (upper and lower case "
-                f"count; it has {there}): {ways(statements)}"
+                f"sink {self.name!r}: rows do not go into table {self.table}: it has no column "
+                f"{', '.join(map(repr, missing))} (upper and lower case count; it has {there}): {ways(statements)}"
             )
         self._table = new
 

@@ -156,7 +156,9 @@ def find_table(
     there = {row[0]: _Found(*row) for row in connection.execute(_COLUMNS, {"table": oid}).fetchall()}
     matched = {field.name: _match(field.name, there) for field in schema}
     missing = [source for source, column in matched.items() if column is None]
-    added, left_out = _new(connection, sink, TableName(namespace, relation), schema, missing, upsert, change, there)
+    added, left_out = _new(
+        connection, sink, name, TableName(namespace, relation), schema, missing, upsert, change, there
+    )
     matched = {source: source if source in added else c for source, c in matched.items() if source not in left_out}
     schema = without_columns(schema, left_out)
     doubled = sorted({c for c in matched.values() if list(matched.values()).count(c) > 1 and c is not None})
@@ -186,6 +188,7 @@ def find_table(
 def _new(
     connection: Any,
     sink: str,
+    name: TableName,
     table: TableName,
     schema: pa.Schema,
     missing: Sequence[str],
@@ -198,11 +201,11 @@ def _new(
     if not missing:
         return (), ()
     if change == DISCARD or (change == EVOLVE and set(missing) & set(needed)):
-        return (), discarded(sink, f"table {table}", missing, needed)
+        return (), discarded(sink, f"table {name}", missing, needed)
     statements = [add_column(table, column, column_type(column, schema.field(column).type)) for column in missing]
     if change == FREEZE:
         raise ConfigError(
-            f"sink {sink!r}: table {table} has no column {', '.join(missing)}: {ways(statements)}. The table has "
+            f"sink {sink!r}: table {name} has no column {', '.join(missing)}: {ways(statements)}. The table has "
             f"{', '.join(there)}"
         )
     owns = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(%s)"
