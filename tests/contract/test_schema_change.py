@@ -220,6 +220,11 @@ def test_a_column_that_was_left_out_for_a_while_keeps_its_type(tmp_path: Path) -
     with pytest.raises(ConfigError, match="column 'name' is int64 now and was string"):
         store.start(RETYPED)
     store.start(NARROW).close()
+    # A new folder, as the error says, has no columns yet.
+    store.make = lambda **options: hf.FileSink(tmp_path / "new", rolling=rolling, name="files-out", **options)
+    run = store.start(RETYPED)
+    store.write(run, RETYPED, {"id": 1, "name": 2})
+    run.close()
 
 
 def test_a_key_cannot_be_left_out(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ class FileSink(FileTasks):
                 f"sink {self.name!r} had path {path!r}, and {waiting} decided rows wait there for their file: run "
                 "`holdfast flush` with the checkpoint location first, or give the sink that path again"
             )
-        self._state = replace(self._state, rolls=())
+        self._state = replace(self._state, rolls=(), columns=())  # the new folder has no files yet, so no columns
         return True
 
     # -- on the driver: a checkpoint ---------------------------------------------------------------------------------
