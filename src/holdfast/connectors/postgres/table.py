@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.connectors.postgres.convert import convert
 from holdfast.connectors.postgres.names import PART, ROW, TableName, literal, quote
 from holdfast.connectors.postgres.rows import is_plain
-from holdfast.connectors.postgres.types import SqlType, Wire, convert
+from holdfast.connectors.postgres.types import SqlType, Wire
 from holdfast.sinks.deletes import DELETED
 
 
