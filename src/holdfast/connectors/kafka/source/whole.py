@@ -107,8 +107,8 @@ def _messages(consumer: Any, checkpoint: WholeCheckpoint, timeout: float | None)
                 )
             continue
         place = (message.topic(), message.partition())
-        if place not in places or place not in left:
-            continue
+        if place not in left or message.offset() < places[place][0]:
+            continue  # of the checkpoint before
         if message.offset() >= places[place][1]:
             left.discard(place)
         elif message.error() is None:
