@@ -202,4 +202,4 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     ours = ("transaction", "batch.", "linger", "partitioner", "compression", "acks", "queue.buffering", "enable.idem",
             "message.send", "message.timeout", "delivery", "sticky", "retries", "retry.backoff", "max.in.flight",
             "request.required", "request.timeout", "enable.gapless")  # fmt: skip
-    return {key: value for key, value in settings.items() if not key.startswith(ours)}
+    return {"log_level": 0, **{key: value for key, value in settings.items() if not key.startswith(ours)}}

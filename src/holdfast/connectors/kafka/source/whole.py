@@ -175,6 +175,7 @@ def _consumer(settings: Mapping[str, Any], topic: str) -> Any:
         raise MissingExtraError("Kafka needs more packages: pip install 'holdfast[kafka]'") from error
     given = {
         "group.id": f"holdfast-whole-{uuid.uuid4().hex}",
+        "log_level": 0,
         **settings,
         "isolation.level": "read_committed",
         "enable.auto.commit": False,
