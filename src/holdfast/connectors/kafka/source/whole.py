@@ -16,6 +16,8 @@ from holdfast.errors import ConfigError, MissingExtraError, SourceError
 _POLL = 0.2
 #: messages at the end of a progress topic in which the last one of a sink is looked for before all of it is read
 _NEAR = 200
+#: seconds for which a topic that was just made may be unknown to some brokers
+_KNOWN = 10.0
 #: librdkafka's word for the first offset there is
 _BEGINNING = -2
 
@@ -69,7 +71,8 @@ def _read(
 ) -> Iterator[WholeCheckpoint]:
     progress, rows = _consumer(settings, topic), _consumer(settings, topic)
     try:
-        _assign(progress, {(topic, n): _BEGINNING for n in _partitions(progress, topic)})
+        patience = _KNOWN if timeout is None else min(_KNOWN, timeout)
+        _assign(progress, {(topic, n): _BEGINNING for n in _partitions(progress, topic, patience)})
         deadline = _deadline(timeout)
         while True:
             message = progress.poll(_POLL)
@@ -188,16 +191,20 @@ def _consumer(settings: Mapping[str, Any], topic: str) -> Any:
         raise ConfigError(f"Kafka's client does not take these settings: {error.args[0].str()}") from error
 
 
-def _partitions(consumer: Any, topic: str) -> list[int]:
+def _partitions(consumer: Any, topic: str, patience: float = _KNOWN) -> list[int]:
     from confluent_kafka import KafkaException
 
-    try:
-        found = consumer.list_topics(topic, timeout=30).topics[topic]
-    except KafkaException as error:
-        raise SourceError(f"topic {topic!r} cannot be looked up: {error.args[0].str()}") from error
-    if found.error is not None or not found.partitions:
-        raise SourceError(f"topic {topic!r} is not in Kafka, or may not be seen: {found.error}")
-    return sorted(found.partitions)
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            found = consumer.list_topics(topic, timeout=30).topics[topic]
+        except KafkaException as error:
+            raise SourceError(f"topic {topic!r} cannot be looked up: {error.args[0].str()}") from error
+        if found.error is None and found.partitions:
+            return sorted(found.partitions)
+        if time.monotonic() > deadline:
+            raise SourceError(f"topic {topic!r} is not in Kafka, or may not be seen: {found.error}")
+        time.sleep(_POLL)
 
 
 def _assign(consumer: Any, starts: Mapping[tuple[str, int], int]) -> None:
