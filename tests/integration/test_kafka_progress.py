@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,11 @@ def ids(checkpoint: int) -> list[str]:
 
 def values(checkpoint: hf.WholeCheckpoint) -> list[str]:
     return sorted(message.value().decode() for message in checkpoint.messages)
+
+
+def take(count: int, broker: KafkaBroker, topic: str, **options: Any) -> list[hf.WholeCheckpoint]:
+    """The first ones, without waiting for more."""
+    return list(islice(hf.read_whole_checkpoints(broker.bootstrap, topic, timeout=120, **options), count))
 
 
 class Follower(threading.Thread):
@@ -106,8 +111,7 @@ def test_p10_a_reader_never_sees_a_part_of_a_checkpoint(
         assert {n: end for n, (_, end) in before["ranges"][rows].items()} == {
             n: first for n, (first, _) in after["ranges"][rows].items()
         }
-    later = hf.read_whole_checkpoints(kafka.bootstrap, progress, after=6, timeout=20)
-    assert [(c.checkpoint_id, values(c)) for c in later] == [(7, ids(7))]
+    assert [(c.checkpoint_id, values(c)) for c in take(1, kafka, progress, after=6)] == [(7, ids(7))]
 
 
 DRIVER = """
@@ -145,10 +149,9 @@ def test_p10_a_driver_killed_between_rows_and_message(kafka: KafkaBroker, topic:
     run = other.start([hf.KafkaSink(kafka.bootstrap, topic("else", 1), progress_topic=progress)])
     run.run(0, batch(5))
     run.close()
-    found = list(hf.read_whole_checkpoints(kafka.bootstrap, progress, pipeline="killed", timeout=20))
+    found = take(1, kafka, progress, pipeline="killed")
     assert [(c.checkpoint_id, c.sink, c.rows, values(c)) for c in found] == [(0, "rows", 60, ids(0))]
-    (other_found,) = hf.read_whole_checkpoints(kafka.bootstrap, progress, pipeline="other", timeout=20)
-    assert values(other_found) == ids(5)
+    assert [values(c) for c in take(1, kafka, progress, pipeline="other", sink=run.sinks[0].name)] == [ids(5)]
 
 
 def test_d6_a_message_goes_where_it_was_decided_to(kafka: KafkaBroker, topic: Make, tmp_path: Path) -> None:
@@ -161,11 +164,9 @@ def test_d6_a_message_goes_where_it_was_decided_to(kafka: KafkaBroker, topic: Ma
     run.run(0, batch(0))
     run.run(1, batch(1))
     run.close()
-    assert [values(c) for c in hf.read_whole_checkpoints(kafka.bootstrap, first, timeout=20)] == [ids(0)]
+    assert [values(c) for c in take(1, kafka, first)] == [ids(0)]
     # The new topic does not know of the old one: its first message covers all that was there before.
-    assert [values(c) for c in hf.read_whole_checkpoints(kafka.bootstrap, second, timeout=20)] == [
-        sorted([*ids(0), *ids(1)])
-    ]
+    assert [values(c) for c in take(1, kafka, second)] == [sorted([*ids(0), *ids(1)])]
 
 
 @pytest.mark.spark
@@ -180,8 +181,7 @@ def test_p10_the_watermark_of_a_query_is_told(
     sink = hf.KafkaSink(kafka.bootstrap, rows, progress_topic=progress)
     writer = hf.write_stream(late, sink, name="late", checkpoint_location=str(tmp_path / "checkpoint"))
     writer.outputMode("update").trigger(availableNow=True).start().awaitTermination()
-    told = list(hf.read_whole_checkpoints(kafka.bootstrap, progress, timeout=20))
-    marks = [checkpoint.watermark_ms for checkpoint in told]
+    marks = [checkpoint.watermark_ms for checkpoint in take(3, kafka, progress)]
     assert marks[0] is None
     assert marks[1] == 1_704_067_200_000 - 60_000
     assert marks[2] == 1_704_067_200_000 + 10 * 60_000 + 1000 - 60_000
