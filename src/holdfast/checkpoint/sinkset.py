@@ -32,29 +32,29 @@ class SinkSet:
         `schema` is that of all sinks' rows, or a mapping with one for each sink.
         """
         if self._log.taking_over:  # a driver died in the middle of it; nothing was delivered under this lineage yet
-            return self._open(schema, again, take_over=True)
+            return self._open(schema, again, take_over=True, may_take_over=may_take_over)
         try:
-            return self._open(schema, again, take_over=False)
+            return self._open(schema, again, take_over=False, may_take_over=may_take_over)
         except LineageError:
             if not may_take_over:
                 raise
             self.close()
             self._log.replace_lineage()
-            return self._open(schema, again, take_over=True)
+            return self._open(schema, again, take_over=True, may_take_over=may_take_over)
 
-    def _open(self, schema: Any, again: Again, *, take_over: bool) -> Run:
+    def _open(self, schema: Any, again: Again, *, take_over: bool, may_take_over: bool) -> Run:
         log, mode = self._log, self._delivery
         of_sinks = schema if isinstance(schema, Mapping) else {}
         run = Run(
             log.pipeline, log.lineage, log.generation, log.storage.url, mode, log.last_decided, take_over,
-            None if isinstance(schema, Mapping) else schema, log.committed(),
+            None if isinstance(schema, Mapping) else schema, log.committed(), may_take_over,
         )  # fmt: skip
         for sink in self.sinks:
             own = replace(run, schema=of_sinks.get(sink.name, run.schema))
             again("start", lambda s=sink, r=own: s.open(r), sink)  # type: ignore[misc]
             self.opened.append(sink)
         # Here, since a state too can show that this checkpoint location is an old copy.
-        self._restore_state()
+        self._restore_state(again)
         return run
 
     def close(self, stuck: Collection[str] = ()) -> None:
@@ -69,13 +69,13 @@ class SinkSet:
         if errors:
             raise errors[0]
 
-    def _restore_state(self) -> None:
+    def _restore_state(self, again: Again) -> None:
         last = self._log.last_decided
         saved = {} if last is None else self._log.facts.decided[last].state
         self._unclaimed = {k: v for k, v in saved.items() if k not in {sink.name for sink in self.sinks}}
         for sink in self.sinks:
-            with guarded(sink, "restoring its state"):
-                sink.initialize_state(saved.get(sink.name))
+            state = saved.get(sink.name)
+            again("restoring its state", lambda s=sink, x=state: s.initialize_state(x), sink)  # type: ignore[misc]
 
     def snapshot(self, checkpoint_id: CheckpointId) -> dict[str, Any]:
         """The operator state to be decided with a checkpoint."""

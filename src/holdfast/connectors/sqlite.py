@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from holdfast.sinks import wal
 from holdfast.sinks.keys import FindDuplicates
 from holdfast.sinks.ledger import APPEND, check_ledger
 from holdfast.sinks.order import check_order_by
+from holdfast.sinks.pattern import MAX_TARGETS, check_max_targets, parse_pattern
 from holdfast.sinks.write_ahead import StagedSink
 
 MODES = ("ledger", "upsert")
@@ -65,7 +67,8 @@ class SqliteSink(StagedSink):
     or "append", appends. `mode="upsert"` replaces rows by `key`; of two rows of one key the one with the larger
     `order_by` wins, and without `order_by` two rows of one key in one checkpoint are an error, raised before anything
     is decided. A table that does not exist is created from the DataFrame's columns. A value that the table cannot take
-    is refused in the task, before anything is decided.
+    is refused in the task, before anything is decided. `table` may be a pattern over columns, such as
+    "orders_{country}": then there is a table for each value, at most `max_targets` of them.
     """
 
     #: `commit` works from committables and its own connections, and shares nothing but what it has delivered
@@ -81,13 +84,14 @@ class SqliteSink(StagedSink):
         mode: str = "ledger",
         key: Sequence[str] = (),
         order_by: str | None = None,
+        max_targets: int = MAX_TARGETS,
         name: str | None = None,
     ) -> None:
         file = path_text("path", path, "the path of a file")
         if file == ":memory:":
             raise ConfigError(f"path must name a file, not {path!r}: executors open it too")
-        if not isinstance(table, str) or not table or "\0" in table or _reserved(table):
-            raise ConfigError(f"table must be the name of a table, and not begin with sqlite_ or holdfast_: {table!r}")
+        check_table(table)
+        self.pattern, self.max_targets = parse_pattern("table", table), check_max_targets(max_targets)
         mode = "ledger" if mode == APPEND else mode
         if mode not in MODES:
             raise ConfigError(f"mode must be one of {', '.join((*MODES, APPEND))}, not {mode!r}")
@@ -100,6 +104,12 @@ class SqliteSink(StagedSink):
         self.table = Table(str(Path(file).absolute()), table, tuple(key), order_by)
         self.mode = mode
         self.name = check_name("name", name or f"sqlite-{table}"[:100])
+
+    def for_target(self, target: str) -> SqliteSink:
+        """See TwoPhaseCommitSink."""
+        made = copy.copy(self)
+        made.table, made.pattern = replace(self.table, name=check_table(target)), None
+        return made
 
     def shared_paths(self, location: str) -> Sequence[str]:
         """See TwoPhaseCommitSink; the driver makes the table, and a task writes into it."""
@@ -239,6 +249,13 @@ class SqliteSink(StagedSink):
             raise ConfigError(
                 f"sink {self.name!r} cannot write into table {self.table.name!r}: {error}{index}"
             ) from error
+
+
+def check_table(table: object) -> str:
+    """The name of a table."""
+    if not isinstance(table, str) or not table or "\0" in table or _reserved(table):
+        raise ConfigError(f"table must be the name of a table, and not begin with sqlite_ or holdfast_: {table!r}")
+    return table
 
 
 def _reserved(table: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _NAME = "The sink's name, unique in the pipeline; keep it over restarts."
+_TARGETS = "With a pattern: how many names it may come to, at most."
 _ORDER = "Of two rows of one key the one with the larger value of this column wins."
 _PENDING = "Undelivered {} at which the query fails; nothing is lost."
 _LIMITS = {"max_pending": _PENDING.format("checkpoints"), "max_pending_bytes": _PENDING.format("bytes")}
@@ -27,34 +28,37 @@ HELP: dict[str, dict[str, str]] = {
     },
     "KafkaSink": {
         "bootstrap_servers": "host:port, with commas between several.",
-        "topic": "Where rows go; without it, each row says so in its column topic.",
+        "topic": "Where rows go, or a pattern: orders.{country}; without it, each row says so in its column topic.",
         "delivery": "none, at-least-once or exactly-once; default: the pipeline's.",
         "mode": "two-phase, or write-ahead: rows wait in the log while brokers are away.",
         "config": "For the producer: transaction.timeout.ms, sasl.*, ssl.* and others.",
         "key": "Spark SQL for the message's key.",
         "value": "Spark SQL for the message's value: to_json(struct(*))",
+        "max_targets": _TARGETS,
         "name": _NAME,
         **_LIMITS,
     },
     "PostgresSink": {
         "dsn": "postgresql://user:password@host:port/database",
-        "table": "table or schema.table.",
+        "table": "table or schema.table; or a pattern over columns: orders_{country}",
         "mode": "ledger (or append), two-phase or upsert.",
         "key": "For upsert: the columns that identify a row.",
         "order_by": _ORDER,
         "create": "true: make a table that is not there.",
         "schema": "Where the ledger and the staging table are.",
         "lock_timeout": "Seconds to wait for a lock.",
+        "max_targets": _TARGETS,
         "name": _NAME,
     },
     "FileSink": {
-        "path": "A folder, or the URL of one.",
+        "path": "A folder, or the URL of one; or a pattern over columns: /data/{country}",
         "format": "parquet, json or csv.",
         "bucket_by": "Columns, or {pattern, column, timezone} for folders by time.",
         "partition_by": "Spark's word for bucket_by.",
         "rolling": "When a file is completed.",
         "csv_readers": "Who will read CSV files: spark, duckdb, pandas, python; all by default.",
         "compression": "As the format has it: zstd, snappy, gzip ...",
+        "max_targets": _TARGETS,
         "name": _NAME,
     },
     "Rolling": {
@@ -69,16 +73,17 @@ HELP: dict[str, dict[str, str]] = {
     },
     "SqliteSink": {
         "path": "The file.",
-        "table": "The table; made if it is not there.",
+        "table": "The table, made if it is not there; or a pattern over columns: orders_{country}",
         "mode": "ledger (or append), or upsert.",
         "key": "For upsert: the columns that identify a row.",
         "order_by": _ORDER,
+        "max_targets": _TARGETS,
         "name": _NAME,
     },
     "CassandraSink": {
         "contact_points": "Hosts to connect to.",
         "keyspace": "The keyspace.",
-        "table": "The table; its primary key is the rows' key.",
+        "table": "The table, its primary key is the rows' key; or a pattern over columns: orders_{country}",
         "order_by": _ORDER,
         "nulls": "write, or skip: leave what is there.",
         "consistency": "Of writes: LOCAL_QUORUM, QUORUM, ALL ...",
@@ -90,6 +95,7 @@ HELP: dict[str, dict[str, str]] = {
         "tls": "true, or {ca_certs, certfile, keyfile, check_hostname}.",
         "local_dc": "The data centre to send to.",
         "timeout": "Seconds for a request.",
+        "max_targets": _TARGETS,
         "name": _NAME,
         **_LIMITS,
     },

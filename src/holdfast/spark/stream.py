@@ -24,6 +24,7 @@ from holdfast.core.retry import Retry
 from holdfast.core.units import parse_duration
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.sinks.dead_letters import DeadLetters, KeptLetters
+from holdfast.sinks.fan import fanned
 from holdfast.sinks.lanes import WHOLE
 from holdfast.sinks.letters import KEPT
 from holdfast.sinks.route import Route
@@ -86,6 +87,7 @@ def write_stream(
     if dead_letters is not None and not isinstance(dead_letters, DeadLetters):
         raise ConfigError(f"dead_letters must be hf.DeadLetters(sink, ...), not {type(dead_letters).__name__}")
     made = routed(df, _check_sinks(sinks, dead_letters))
+    _check_patterns(made)
     settings["dead_letters"] = dead_letters
     qualified = private.qualified(df.sparkSession.sparkContext, location)
     return HoldfastWriter(made, name, qualified, settings, history_retain)
@@ -105,12 +107,13 @@ class HoldfastWriter(DataStreamWriter):
         super().__init__(made.frame)
         self._df = made.frame
         self._history_retain = history_retain
-        self._sinks, self._lanes, self._name, self._location = made.sinks, made.lanes, name, location
+        self._sinks, self._lanes = [fanned(sink) for sink in made.sinks], made.lanes
+        self._name, self._location = name, location
         self._settings, self._bounded = dict(settings), False
         self._dead_letters: DeadLetters | None = self._settings.pop("dead_letters", None)
         self._letters: Letters | None = None
         if self._dead_letters is not None:
-            taking = [self._dead_letters.sink, KeptLetters()]
+            taking = [fanned(self._dead_letters.sink), KeptLetters()]
             self._sinks = [*self._sinks, *taking]
             names = tuple(sink.name for sink in taking)
             self._letters = Letters(names, self._dead_letters.max_ratio, self._dead_letters.max_rows)
@@ -137,7 +140,7 @@ class HoldfastWriter(DataStreamWriter):
         if args or set(kwargs) - {"outputMode", "queryName"}:
             raise ConfigError("start() takes outputMode and queryName only: where rows go is the sinks' business")
         _refuse_speculation(self._df)
-        with reserve(self._location, self._sinks) as live:
+        with reserve(self._location, [getattr(sink, "template", sink) for sink in self._sinks]) as live:
             storage = open_storage(log_location(self._location))
             log = CheckpointLog(storage, self._name, history_retain=self._history_retain)
             context = self._df.sparkSession.sparkContext
@@ -271,6 +274,15 @@ def _check_sinks(
             f"two sinks have the name {twice[0]!r}, and ledgers and log files would mix them up: give one another name"
         )
     return chosen
+
+
+def _check_patterns(made: Routed) -> None:
+    """What a sink's pattern is made of must be among its own columns."""
+    if any(sink.pattern is not None for sink in made.sinks):
+        whole = private.arrow_schema(made.frame)
+        for sink in made.sinks:
+            if sink.pattern is not None:
+                sink.pattern.check(made.lanes.get(sink.name, WHOLE).schema(whole))
 
 
 def _refuse_speculation(df: DataFrame) -> None:

@@ -26,6 +26,7 @@ from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
 from holdfast.sinks.keys import FindDuplicates, LastRows, only
 from holdfast.sinks.order import check_order_by
+from holdfast.sinks.pattern import MAX_TARGETS, check_max_targets, parse_pattern
 from holdfast.sinks.write_ahead import Send, WriteAheadSink
 
 CONSISTENCY = ("LOCAL_QUORUM", "QUORUM", "EACH_QUORUM", "ALL", "LOCAL_ONE", "ONE", "TWO", "THREE")
@@ -45,7 +46,8 @@ class CassandraSink(WriteAheadSink):
 
     Of two rows of one key the one with the larger `order_by` wins: then the stored row is read before one is sent.
     Without `order_by` the later checkpoint wins, and two rows of one key in one checkpoint are an error, raised before
-    anything is decided.
+    anything is decided. `table` may be a pattern over columns, such as "orders_{country}": then there is a table for
+    each value, at most `max_targets` of them.
     """
 
     def __init__(
@@ -66,13 +68,17 @@ class CassandraSink(WriteAheadSink):
         tls: bool | Mapping[str, Any] = False,
         local_dc: str | None = None,
         timeout: float = 10.0,
+        max_targets: int = MAX_TARGETS,
         name: str | None = None,
         max_pending: int | None = 1000,
         max_pending_bytes: int | None = 10 * 1024**3,
     ) -> None:
         self.settings = make_settings(contact_points, port, username, password, tls, local_dc, timeout)
         self.keyspace = check_identifier("keyspace", keyspace)
-        self.table_name = check_identifier("table", table)
+        self.pattern, self.max_targets = parse_pattern("table", table), check_max_targets(max_targets)
+        # The longest values are looked at in tasks; what stands around them is looked at here.
+        sample = table if self.pattern is None else self.pattern.fill(*("x" for _ in self.pattern.columns))
+        self.table_name = check_identifier("table", sample)
         if order_by is not None and (not isinstance(order_by, str) or not order_by):
             raise ConfigError(f"order_by must be the name of a column, or None, not {order_by!r}")
         if order_by is not None and consistency in CONSISTENCY and consistency not in READS:
@@ -98,6 +104,13 @@ class CassandraSink(WriteAheadSink):
         self._limits = Limits()
         #: of the newest checkpoint, in milliseconds; the batch thread's, deliveries have their own in the handles
         self._timestamp = 0
+
+    def for_target(self, target: str) -> CassandraSink:
+        """See TwoPhaseCommitSink."""
+        made = copy.copy(self)
+        made.table_name, made.pattern = check_identifier("table", target), None
+        made.committer, made._table, made._timestamp = copy.copy(self.committer), None, 0
+        return made
 
     # -- on the driver ----------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -46,7 +47,8 @@ class FileSink(FileTasks):
     Needs a folder that driver and executors reach: a local disk on one machine, or an object store. Rows of many
     checkpoints share a file; they are seen when it is completed (`rolling`), and a query that ends well completes its
     last files. A completed file never changes. Everything else is under `_holdfast` in that folder: do not delete it,
-    decided rows wait there.
+    decided rows wait there. `path` may be a pattern over columns, such as "/data/{country}": then there is such a
+    folder for each value, at most `max_targets` of them; `bucket_by` is cheaper where one folder will do.
     """
 
     _run: Run | None = None
@@ -77,6 +79,13 @@ class FileSink(FileTasks):
             "_mark": Mark(),
             "_told_state": (None, {}),
         }
+
+    def for_target(self, target: str) -> FileSink:
+        """See TwoPhaseCommitSink."""
+        made = copy.copy(self)
+        made.path, made.pattern = target, None
+        made._reset()
+        return made
 
     # -- on the driver: starting -----------------------------------------------------------------------------------
 

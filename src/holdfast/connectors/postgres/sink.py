@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from holdfast.core.naming import Task, check_name
 from holdfast.errors import ConfigError, RowError, SinkError
 from holdfast.sinks.ledger import APPEND
 from holdfast.sinks.order import check_order_by
+from holdfast.sinks.pattern import MAX_TARGETS, check_max_targets, parse_pattern
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 MODES = ("ledger", "two-phase", "upsert")
@@ -38,7 +40,8 @@ class PostgresSink(TwoPhaseCommitSink):
     task prepares a transaction that the driver commits; it writes rows once, needs `max_prepared_transactions`, and a
     reader can see some subtasks of a checkpoint before the others. `mode="upsert"` works as `ledger` and replaces rows
     by `key`; of two rows of one key the one with the larger `order_by` wins, and without `order_by` two rows of one key
-    in one checkpoint are an error, raised before anything is decided.
+    in one checkpoint are an error, raised before anything is decided. `table` may be a pattern over columns, such as
+    "orders_{country}" (not in mode "two-phase"): then there is a table for each value, at most `max_targets` of them.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class PostgresSink(TwoPhaseCommitSink):
         create: bool = False,
         schema: str = "_holdfast",
         lock_timeout: float = 60.0,
+        max_targets: int = MAX_TARGETS,
         name: str | None = None,
     ) -> None:
         mode = "ledger" if mode == APPEND else mode
@@ -66,6 +70,12 @@ class PostgresSink(TwoPhaseCommitSink):
         if isinstance(lock_timeout, bool) or not isinstance(lock_timeout, (int, float)) or lock_timeout <= 0:
             raise ConfigError(f"lock_timeout must be a number of seconds above 0, not {lock_timeout!r}")
         self.table = parse_table(table)
+        self.pattern, self.max_targets = parse_pattern("table", table), check_max_targets(max_targets)
+        if self.pattern is not None and mode == "two-phase":
+            raise ConfigError(
+                "table: a pattern over columns does not go with mode='two-phase': a transaction that the server lost "
+                "is written anew from the replay with the rows of all its tables. Give it mode='ledger' or 'upsert'"
+            )
         self.schema = check_identifier("schema", schema)
         self.mode, self.create = mode, bool(create)
         self.name = check_name("name", name or f"postgres-{self.table}"[:100])
@@ -84,6 +94,13 @@ class PostgresSink(TwoPhaseCommitSink):
         #: whether what earlier versions left was looked for
         self._swept = False
         self._run: Run | None = None
+
+    def for_target(self, target: str) -> PostgresSink:
+        """See TwoPhaseCommitSink."""
+        made = copy.copy(self)
+        made.table, made.pattern = parse_table(target), None
+        made._stages, made._known = {}, {}
+        return made
 
     # -- on the driver ----------------------------------------------------------------------------------------------
 
