@@ -16,6 +16,7 @@ from typing import Any
 from holdfast.checkpoint import orders, refusals
 from holdfast.checkpoint.again import SendAgain
 from holdfast.checkpoint.bad_rows import Letters
+from holdfast.checkpoint.dead import Replays
 from holdfast.checkpoint.delivery import Delivery
 from holdfast.checkpoint.guard import guarded
 from holdfast.checkpoint.log import CheckpointLog
@@ -69,10 +70,18 @@ class Coordinator:
         #: what endpoints dropped after the decision
         self._lost: dict[Commit, LostError] = {}
         self._sending = SendAgain(log)
-        self._repairs = Repairs(log, {s.name: s for s in sinks}, self._lost, letters)
+        self._repairs = Repairs(log, {s.name: s for s in sinks}, self._lost, letters, tasks)
+        self._replays = Replays(log, self._sinks, tasks, letters)
         self.deliveries: list[Delivery] = []
         self._preparation = Preparation(
-            self._set, tasks, retry=self._retry, loops=self._loops, clock=clock, undo=self._abort, letters=letters
+            self._set,
+            tasks,
+            retry=self._retry,
+            loops=self._loops,
+            clock=clock,
+            undo=self._abort,
+            letters=letters,
+            replays=self._replays,
         )
         #: held by a batch until it returns, and by a loop for a chore: neither may plan while the other does
         self._idle = threading.Lock()
@@ -110,6 +119,7 @@ class Coordinator:
             note_sinks(self._log, names)
             orders.carry_out(self._log, self._sinks, self._again)
             self._sending.load()
+            self._replays.load()
             with faults.point("recovery"):
                 for sink in self._sinks:
                     self._again("sweep", lambda s=sink: self._sweeps.recover(s), sink)  # type: ignore[misc]
@@ -308,6 +318,7 @@ class Coordinator:
         try:
             with faults.point("decision"):
                 decided = self._log.decide(checkpoint_id, names, everything, timestamp=started, state=prepared.state)
+            self._replays.decided(checkpoint_id)
             if further:
                 self._sending.done(names, checkpoint_id)
             return decided

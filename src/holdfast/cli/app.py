@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast import __version__
+from holdfast.cli.dead_letters import app as dead_letters
 from holdfast.cli.demo import demo
 from holdfast.cli.flush import flush
 from holdfast.cli.history import history
@@ -60,6 +61,7 @@ app.command(epilog="Example: holdfast status /data/checkpoints/totals --max-age 
 app.command(epilog="Example: holdfast flush /data/checkpoints/totals")(flush)
 app.command(epilog="Example: holdfast history /data/checkpoints/totals --last 50")(history)
 app.command(epilog="Example: holdfast resolve /data/checkpoints/totals 17 --give-up")(resolve)
+app.add_typer(dead_letters, name="dead-letters")
 app.add_typer(transactions, name="transactions")
 
 
