@@ -20,7 +20,7 @@ from holdfast.checkpoint.ports import Batch, Run, Sink, SubtaskReport, Tasks
 from holdfast.checkpoint.reports import PRODUCE_ANYWAY, write_report
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Committable, Decided, RecordKind
-from holdfast.core.recovery import Commit
+from holdfast.core.recovery import OwedCommit
 from holdfast.core.repair import RepairPlan, Replayed, plan_repair
 from holdfast.errors import CommitError, LostError
 
@@ -43,7 +43,7 @@ class Repairs:
         self,
         log: CheckpointLog,
         sinks: Mapping[str, Sink],
-        lost: dict[Commit, LostError],
+        lost: dict[OwedCommit, LostError],
         letters: Letters | None = None,
         tasks: Tasks | None = None,
     ) -> None:
@@ -51,7 +51,7 @@ class Repairs:
         self._sinks = sinks
         #: what the last delivery found lost, shared with it
         self._lost = lost
-        self._told: set[Commit] = set()
+        self._told: set[OwedCommit] = set()
 
     def needed(self, checkpoint_id: CheckpointId) -> bool:
         """Whether a sink lost something of this checkpoint."""
@@ -77,7 +77,7 @@ class Repairs:
                 del self._lost[action]
         return done
 
-    def _repair(self, action: Commit, error: LostError, batch: Batch, run: Run) -> Repaired:
+    def _repair(self, action: OwedCommit, error: LostError, batch: Batch, run: Run) -> Repaired:
         decided = self._log.facts.decided[action.checkpoint_id]
         mine = decided.of(action.sink)
         lost = [c for c in mine if c.data in error.lost]
@@ -124,7 +124,7 @@ class Repairs:
         )
         return Repaired(action.sink, rows, len(reports))
 
-    def _source(self, action: Commit, decided: Decided, batch: Batch) -> Batch:
+    def _source(self, action: OwedCommit, decided: Decided, batch: Batch) -> Batch:
         """Where the lost rows are found again: the replay, but dead letters are kept and are in no replay."""
         if self._letters is None or action.sink not in self._letters.sinks:
             return batch
@@ -137,7 +137,7 @@ class Repairs:
         return self._letters is not None and any(decided.of(name) for name in self._letters.sinks)
 
     def stop(
-        self, action: Commit, error: LostError, replay: Sequence[Replayed], plan: RepairPlan | None = None
+        self, action: OwedCommit, error: LostError, replay: Sequence[Replayed], plan: RepairPlan | None = None
     ) -> LostError:
         """Keep the finding for the operator, and the error that tells the ways out."""
         record_finding(self._log, action, error, lost=error.lost, replay=replay)
@@ -158,13 +158,13 @@ class Repairs:
             certain=error.certain,
         )
 
-    def _ordered(self, action: Commit) -> str | None:
+    def _ordered(self, action: OwedCommit) -> str | None:
         order = self._log.facts.decided[action.checkpoint_id].resolution.get(action.sink)
         return None if order is None or order.get("carried_out") else order["how"]
 
     def _report(
         self,
-        action: Commit,
+        action: OwedCommit,
         decided: Decided,
         plan: RepairPlan,
         proven: Sequence[SubtaskReport],
@@ -196,7 +196,9 @@ def _possibly_lost(plan: RepairPlan, *, proven: bool) -> int:
     return sum(c.rows for c in lost)
 
 
-def _verify(action: Commit, reports: Sequence[SubtaskReport], expected: Sequence[Replayed], *, forced: bool) -> bool:
+def _verify(
+    action: OwedCommit, reports: Sequence[SubtaskReport], expected: Sequence[Replayed], *, forced: bool
+) -> bool:
     """Whether what was written is what the hash pass saw; it must be, unless an operator wants it as it comes."""
     written = {(r.subtask, *r.written[action.sink]) for r in reports if action.sink in r.written}
     equal = written == {(r.subtask, r.rows, r.digest) for r in expected}
