@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Spark runs on the Java that setup found, whatever PATH says.
 RUN = JAVA_HOME="$$(cat .venv/java-home)" $(BIN)
 
-.PHONY: help setup demo lint test contracts explore compat postgres-versions dist-check walk matrix mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files clean
+.PHONY: help setup demo lint test contracts explore compat postgres-versions dist-check walk matrix mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files bench-routes clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
@@ -75,6 +75,9 @@ bench-memory: setup  ## peak memory of the Python workers while 10 million rows 
 
 bench-files: setup  ## FileSink: what many buckets cost, and how large its records become
 	@$(RUN)/python -m bench.files
+
+bench-routes: setup  ## one stream into three routed sinks, against three queries and against sinks without routes
+	@$(RUN)/python -m bench.routes
 
 bench-postgres: setup  ## PostgresSink against Spark's own JDBC writer
 	@$(RUN)/python -m bench.postgres
