@@ -14,7 +14,9 @@ import pytest
 
 import holdfast as hf
 from holdfast.checkpoint.bad_rows import Letters
+from holdfast.connectors.files.flush import flush
 from holdfast.errors import ConfigError, RestoredEndpointError, RowError
+from holdfast.pipeline.problems import read_job
 from holdfast.sinks.dead_letters import KeptLetters
 from holdfast.sinks.fan import fanned, target_name
 from holdfast.sinks.letters import SCHEMA as LETTERS
@@ -270,6 +272,30 @@ def test_folders_by_a_pattern_with_rows_that_wait_over_a_restart(tmp_path: Path)
         for folder in (tmp_path / "out").iterdir()
     }
     assert found == {"de": [1, 3], "fr": [2], "i.t": [4]}
+
+
+def test_flush_completes_the_last_files_of_every_folder(tmp_path: Path) -> None:
+    sink = fanned(hf.FileSink(tmp_path / "out" / "{country}", name="files", rolling=hf.Rolling(inactivity="1h")))
+    run = Engine(tmp_path / "ck" / "holdfast", sink, schema=SCHEMA)
+    run.run(0, rows((1, "de"), (2, "fr")))
+    run.settle()
+    done = flush(run.storage, "orders", run.log.lineage)
+    assert [(Path(one.path).name, one.files, one.rows) for one in done] == [("de", 1, 1), ("fr", 1, 1)]
+    assert flush(run.storage, "orders", run.log.lineage) == []
+    assert len(list((tmp_path / "out").glob("*/*.parquet"))) == 2
+
+
+def test_a_job_file_has_patterns(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "name: n\ncheckpoint_location: /tmp/ck\nsource: {rate: {rows_per_second: 1}}\nsinks:\n"
+        "  - sqlite: {path: /tmp/out.db, table: 'orders_{country}', max_targets: 7, name: orders}\n"
+        "  - kafka: {bootstrap_servers: 'localhost:9092', topic: 'orders.{country}', value: to_json(struct(*))}\n"
+        "  - files: {path: '/data/{country}'}\n"
+    )
+    sinks = [getattr(item, item.kind).build() for item in read_job(job, ()).job.sinks]
+    assert [sink.pattern.columns for sink in sinks] == [("country",)] * 3
+    assert [sink.max_targets for sink in sinks] == [7, 100, 100]
 
 
 def test_the_name_of_a_target_at_the_endpoint_is_bounded_and_its_own() -> None:

@@ -145,6 +145,11 @@ class Fan(TwoPhaseCommitSink):
         if errors:
             raise errors[0]
 
+    @property
+    def parts(self) -> list[Any]:
+        """The sinks of all names that are known."""
+        return list(self._sinks.values())
+
     # -- on the driver: names ---------------------------------------------------------------------------------------
 
     def open(self, run: Run) -> None:
@@ -171,7 +176,8 @@ class Fan(TwoPhaseCommitSink):
         return self._json({t: self._sinks[t].snapshot_state(checkpoint_id) for t in seen}, seen)
 
     def _json(self, states: Mapping[str, Any], seen: Mapping[str, Sequence[CheckpointId]]) -> dict[str, Any]:
-        return {"version": 1, "targets": {t: {"seen": list(seen[t]), "state": states[t]} for t in sorted(states)}}
+        targets = {t: {"seen": list(seen[t]), "state": states[t]} for t in sorted(states)}
+        return {"version": 1, "pattern": self._pattern.text, "targets": targets}
 
     def _sink(self, target: str) -> TwoPhaseCommitSink:
         """The sink of a name, opened."""
@@ -320,17 +326,24 @@ class Fan(TwoPhaseCommitSink):
 
 
 class KeepingFan(Fan):
-    """Of sinks that keep rows of complete checkpoints, as files do (see holdfast.checkpoint.upkeep)."""
+    """Of sinks that keep rows of complete checkpoints, as files do (see holdfast.checkpoint.maintenance)."""
 
     def revise_state(self, now: float, *, last: bool) -> Any:
-        """See Upkeep."""
+        """See holdfast.checkpoint.maintenance."""
         revised = {t: sink.revise_state(now, last=last) for t, sink in self._sinks.items()}  # type: ignore[attr-defined]
         return self._revised(revised)
 
     def act_on_state(self, tasks: Tasks) -> None:
-        """See Upkeep."""
+        """See holdfast.checkpoint.maintenance."""
         for sink in self._sinks.values():
             sink.act_on_state(tasks)  # type: ignore[attr-defined]
+
+
+def states_of(sink: str, state: Any) -> dict[str, Any]:
+    """The sinks that a saved state is about, each with its own: the sink itself, or those of its names."""
+    if isinstance(state, Mapping) and "pattern" in state and "targets" in state:
+        return {target_name(sink, target): body["state"] for target, body in state["targets"].items()}
+    return {sink: state}
 
 
 def _apart(committables: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
