@@ -49,9 +49,7 @@ def replayed(folder: Path) -> int:
     return int(json.loads(result.stdout)["letters"])
 
 
-def test_tables_of_postgres_and_letters_that_go_again(
-    spark: SparkSession, postgres: PostgresServer, tmp_path: Path
-) -> None:
+def test_tables_of_postgres_and_letters_there(spark: SparkSession, postgres: PostgresServer, tmp_path: Path) -> None:
     dsn = postgres.new_database()
     dead = hf.PostgresSink(dsn, "letters", create=True, name="letters")
     run(spark, tmp_path, hf.PostgresSink(dsn, "orders_{word}", create=True, name="orders"), dead)
@@ -62,15 +60,24 @@ def test_tables_of_postgres_and_letters_that_go_again(
         (i, "word", "orders") for i in BAD
     ]
     assert left_behind(dsn) == []
-    # Another pattern takes these rows: the mend.
-    assert replayed(tmp_path) == len(BAD)
-    for _ in range(2):
-        mended = hf.PostgresSink(dsn, "orders_all", create=True, name="orders")
-        dead = hf.PostgresSink(dsn, "letters", create=True, name="letters")
-        run(spark, tmp_path, mended, dead, files=3)
-    found = execute(dsn, "SELECT id FROM orders_all ORDER BY id")
-    assert [row[0] for row in found] == sorted([*BAD, *range(24, 36)])
+
+
+def test_letters_go_again_into_a_table_of_postgres_that_takes_them_now(
+    spark: SparkSession, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    dsn = postgres.new_database()
+    execute(dsn, "CREATE TABLE orders (id bigint, word varchar(2))")
+    for files in (2, 3, 3):
+        sink, dead = (hf.PostgresSink(dsn, name, create=True, name=name) for name in ("orders", "letters"))
+        run(spark, tmp_path, sink, dead, files)
+        if files == 2:  # the mend
+            assert execute(dsn, "SELECT count(*) FROM letters") == [(len(BAD),)]
+            execute(dsn, "ALTER TABLE orders ALTER word TYPE text")
+            assert replayed(tmp_path) == len(BAD)
+    assert [row[0] for row in execute(dsn, "SELECT id FROM orders ORDER BY id")] == list(range(36))
+    assert execute(dsn, "SELECT count(*) FROM letters") == [(len(BAD),)]
     assert replayed(tmp_path) == 0
+    assert left_behind(dsn) == []
 
 
 def test_tables_of_cassandra_and_letters_there(spark: SparkSession, cassandra: CassandraServer, tmp_path: Path) -> None:

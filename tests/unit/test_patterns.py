@@ -229,6 +229,44 @@ def test_a_ledger_that_lost_a_table_s_rows_is_noticed_at_the_start(tmp_path: Pat
         run.restart(fanned(sqlite(tmp_path)))
 
 
+def test_a_table_that_was_dropped_is_a_problem_of_its_own_rows_only(tmp_path: Path) -> None:
+    run = engine(tmp_path, sqlite(tmp_path))
+    run.run(0, rows((1, "de"), (2, "fr")))
+    run.settle()
+    connection = sqlite3.connect(tmp_path / "out.db")
+    connection.execute("DROP TABLE orders_fr")
+    connection.execute("CREATE VIEW orders_fr AS SELECT 1 AS other")
+    connection.close()
+    run.restart(fanned(sqlite(tmp_path)))
+    run.run(1, rows((3, "de")))
+    with pytest.raises(RowError, match=r"'orders_fr' cannot be written to"):
+        run.run(2, rows((4, "fr")))
+    connection = sqlite3.connect(tmp_path / "out.db")
+    connection.execute("DROP VIEW orders_fr")
+    connection.close()
+    run.restart(fanned(sqlite(tmp_path)))
+    run.run(2, rows((4, "fr")))
+    run.settle()
+    assert tables(tmp_path / "out.db") == {"orders_de": [1, 3], "orders_fr": [4]}
+
+
+def test_a_pattern_comes_and_goes_only_with_another_name(tmp_path: Path) -> None:
+    run = engine(tmp_path, sqlite(tmp_path))
+    run.run(0, rows((1, "de")))
+    run.settle()
+    with pytest.raises(ConfigError, match="had a pattern over columns before"):
+        run.restart(sqlite(tmp_path, "orders"))
+    other = hf.SqliteSink(tmp_path / "out.db", "orders_{country}_{id}", name="orders")
+    run.restart(fanned(other))
+    run.run(1, rows((2, "de")))
+    run.settle()
+    assert tables(tmp_path / "out.db") == {"orders_de": [1], "orders_de_2": [2]}
+    plain = Engine(tmp_path / "b", hf.SqliteSink(tmp_path / "b.db", "orders", name="orders"), schema=SCHEMA)
+    plain.run(0, rows((1, "de")))
+    with pytest.raises(ConfigError, match="had no pattern over columns before"):
+        plain.restart(fanned(hf.SqliteSink(tmp_path / "b.db", "orders_{country}", name="orders")))
+
+
 def test_a_new_location_takes_over_each_table_as_it_is_met(tmp_path: Path) -> None:
     first = engine(tmp_path, sqlite(tmp_path))
     first.run(0, rows((1, "de")))

@@ -110,6 +110,7 @@ class Coordinator:
         names = [sink.name for sink in self._sinks]
         orders.abandon(self._log, names)
         refusals.check_sinks(self._log, names)
+        refusals.check_patterns(self._log, self._sinks)
         self._story = Story(self._log, self._outcomes)
         if self._story.inherited:
             count = len(self._story.inherited)

@@ -47,6 +47,8 @@ class DeadLetters:
             )
         if self.sink.own_columns is not None:
             raise ConfigError(f"DeadLetters: sink {self.sink.name!r} gets the columns of letters: leave its own out")
+        if self.sink.pattern is not None:
+            self.sink.pattern.check(self.schema)
         ratio, rows = self.max_ratio, self.max_rows
         if ratio is not None and (isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1):
             raise ConfigError(f"max_ratio must be a number above 0 and up to 1, or None for no limit, not {ratio!r}")

@@ -54,6 +54,8 @@ class Fan(TwoPhaseCommitSink):
 
     name = "fan"
     fans_out = False
+    #: its state and committables are by name
+    has_targets = True
 
     def __init__(self, template: TwoPhaseCommitSink) -> None:
         for attribute in _COPIED:
@@ -65,6 +67,8 @@ class Fan(TwoPhaseCommitSink):
         self._sinks: dict[str, TwoPhaseCommitSink] = {}
         #: target -> why no sink can be had for it
         self._refused: dict[str, str] = {}
+        #: target -> the state of a sink that could not be opened
+        self._closed: dict[str, Any] = {}
         #: target -> its newest checkpoints with rows
         self._seen: dict[str, tuple[CheckpointId, ...]] = {}
         self._next: dict[str, tuple[CheckpointId, ...]] = {}
@@ -72,7 +76,7 @@ class Fan(TwoPhaseCommitSink):
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks need the sinks, not what the driver remembers."""
-        return {**self.__dict__, "_seen": {}, "_next": {}, "_run": None}
+        return {**self.__dict__, "_seen": {}, "_next": {}, "_closed": {}, "_run": None}
 
     @property
     def address(self) -> str:
@@ -156,7 +160,7 @@ class Fan(TwoPhaseCommitSink):
         """See TwoPhaseCommitSink; which names there are is in the state, which comes next."""
         if run.schema is not None:
             self._pattern.check(run.schema)
-        self._run, self._sinks, self._refused, self._seen, self._next = run, {}, {}, {}, {}
+        self._run, self._sinks, self._refused, self._closed, self._seen, self._next = run, {}, {}, {}, {}, {}
 
     def close(self) -> None:
         """See TwoPhaseCommitSink."""
@@ -168,12 +172,26 @@ class Fan(TwoPhaseCommitSink):
         targets = {} if state is None else state["targets"]
         self._seen, self._next = {target: tuple(body["seen"]) for target, body in targets.items()}, {}
         for target, body in targets.items():
-            self._sink(target).initialize_state(body["state"])
+            try:
+                sink = self._sink(target)
+            except ConfigError as error:
+                # A table that somebody dropped: a problem of rows that come for it, or are owed to it, and of no other.
+                self._refused[target], self._closed[target] = (
+                    f"cannot be written to: {first_line(error)}",
+                    body["state"],
+                )
+                continue
+            sink.initialize_state(body["state"])
 
     def snapshot_state(self, checkpoint_id: CheckpointId) -> Any:
         """The names, and what the sink of each wants to have saved."""
         seen = self._decided
-        return self._json({t: self._sinks[t].snapshot_state(checkpoint_id) for t in seen}, seen)
+        return self._json({t: self._state_of(t, checkpoint_id) for t in seen}, seen)
+
+    def _state_of(self, target: str, checkpoint_id: CheckpointId) -> Any:
+        if target in self._closed:
+            return self._closed[target]
+        return self._sinks[target].snapshot_state(checkpoint_id)
 
     def _json(self, states: Mapping[str, Any], seen: Mapping[str, Sequence[CheckpointId]]) -> dict[str, Any]:
         targets = {t: {"seen": list(seen[t]), "state": states[t]} for t in sorted(states)}
@@ -310,7 +328,7 @@ class Fan(TwoPhaseCommitSink):
             return None
         seen = self._decided
         last = max((n for of in seen.values() for n in of), default=0)
-        states = {t: changed[t] if t in changed else self._sinks[t].snapshot_state(last) for t in seen}
+        states = {t: changed[t] if t in changed else self._state_of(t, last) for t in seen}
         return self._json(states, seen)
 
     def notify_checkpoint_complete(self, checkpoint_id: CheckpointId) -> None:
