@@ -49,6 +49,7 @@ def replayed(folder: Path) -> int:
     return int(json.loads(result.stdout)["letters"])
 
 
+@pytest.mark.contract("R6")
 def test_tables_of_postgres_and_letters_there(spark: SparkSession, postgres: PostgresServer, tmp_path: Path) -> None:
     dsn = postgres.new_database()
     dead = hf.PostgresSink(dsn, "letters", create=True, name="letters")
@@ -80,6 +81,7 @@ def test_letters_go_again_into_a_table_of_postgres_that_takes_them_now(
     assert left_behind(dsn) == []
 
 
+@pytest.mark.contract("R6")
 def test_tables_of_cassandra_and_letters_there(spark: SparkSession, cassandra: CassandraServer, tmp_path: Path) -> None:
     keyspace = f"patterns_{uuid.uuid4().hex[:8]}"
     replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
@@ -99,6 +101,7 @@ def test_tables_of_cassandra_and_letters_there(spark: SparkSession, cassandra: C
     assert sorted(letters) == sorted([*BAD, *good(2)])
 
 
+@pytest.mark.contract("R6")
 def test_topics_of_kafka_and_letters_in_transactions(
     spark: SparkSession, kafka: KafkaBroker, topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -119,6 +122,7 @@ def test_topics_of_kafka_and_letters_in_transactions(
     assert {letter["column"] for letter in dead} == {"word"}
 
 
+@pytest.mark.contract("R6")
 def test_folders_and_letters_in_files(spark: SparkSession, tmp_path: Path) -> None:
     every = hf.Rolling(age="0s")
     sink = hf.FileSink(tmp_path / "out" / "{word}", rolling=every, name="orders")

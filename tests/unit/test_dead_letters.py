@@ -73,6 +73,7 @@ def engine(folder: Path, *sinks: Any, **limits: Any) -> tuple[Engine, Table, Let
     return Engine(folder / "ck", *sinks, dead, KeptLetters(), letters=rule, schema={"dead": SCHEMA}), dead, rule
 
 
+@pytest.mark.contract("R6")
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("tells", [False, True])
 def test_refused_rows_are_set_aside_and_every_other_row_gets_to_every_sink(
@@ -128,6 +129,7 @@ def test_a_checkpoint_without_bad_rows_costs_the_letters_sink_nothing(tmp_path: 
     assert {c.sink for c in run.log.facts.decided[0].committables} == {"picky"}
 
 
+@pytest.mark.contract("R6")
 @pytest.mark.parametrize(
     ("limits", "told"),
     [
@@ -151,6 +153,7 @@ def test_a_small_checkpoint_counts_as_one_of_a_thousand_rows(tmp_path: Path) -> 
     assert len(dead.letters) == 1
 
 
+@pytest.mark.contract("R6")
 def test_without_dead_letters_the_error_counts_the_bad_rows_and_shows_three(tmp_path: Path) -> None:
     end = Endpoint()
     run = Engine(tmp_path, Picky(end))
@@ -241,6 +244,7 @@ def test_letters_that_their_endpoint_dropped_are_written_anew_from_the_kept_copy
     assert not dropping.prepared and not end.prepared, "the sweep undoes what the repair did not need"
 
 
+@pytest.mark.contract("R6")
 def test_only_short_examples_and_counts_leave_the_task(tmp_path: Path) -> None:
     large = pa.RecordBatch.from_pydict({"id": pa.array([3] * 50), "name": pa.array(["x" * 100_000] * 50)})
     sent: list[int] = []

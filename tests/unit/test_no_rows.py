@@ -41,6 +41,7 @@ def on_disk(folder: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
 
 
+@pytest.mark.contract("R6")
 @pytest.mark.parametrize("kind", SINKS)
 def test_a_checkpoint_without_rows_of_a_sink_does_not_touch_its_endpoint(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -118,6 +118,7 @@ def test_what_cannot_be_a_pattern_is_refused_when_the_sink_is_made(make: Any, me
         make()
 
 
+@pytest.mark.contract("R6")
 def test_rows_go_to_the_tables_that_their_values_name_and_a_new_one_costs_one_more_run(tmp_path: Path) -> None:
     run = engine(tmp_path, sqlite(tmp_path))
     assert run.run(0, rows((1, "de"), (2, "fr")), rows((3, "de"), (4, "it"))).writes == 2
@@ -148,6 +149,7 @@ def test_a_restart_knows_every_table_and_finishes_what_was_decided(tmp_path: Pat
     assert tables(tmp_path / "out.db") == {"orders_de": [1, 3], "orders_fr": [2], "orders_it": [4, 5]}
 
 
+@pytest.mark.contract("R6")
 @pytest.mark.parametrize(
     "point",
     ["task.prepared=lost", "decision=error", "commit.subtask=lost", "commit.subtask=error@2", "commit.sink=lost"],

@@ -78,6 +78,7 @@ def test_letters_are_counted_by_checkpoint_sink_and_reason_and_shown_with_their_
     assert '"id": 3' in text.stdout and "is a multiple of three" in text.stdout
 
 
+@pytest.mark.contract("R6")
 def test_a_replay_sends_each_letter_once_with_the_first_checkpoint_after_the_start(pipeline: Pipeline) -> None:
     assert pipeline.cli("replay", "--yes")["letters"] == 3
     assert pipeline.cli("replay", "--yes") == {"location": str(pipeline.location), "letters": 0, "order": None}
@@ -113,6 +114,7 @@ def test_what_is_refused_again_is_a_new_letter(pipeline: Pipeline) -> None:
     assert len(pipeline.dead.letters) == 6
 
 
+@pytest.mark.contract("R6")
 @pytest.mark.parametrize(
     "fault", ["task.prepared=lost@2", "decision=error", "decision=lost", "commit.sink=lost", "commit.record=error"]
 )
