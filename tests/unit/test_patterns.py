@@ -82,6 +82,11 @@ class TestPattern:
             self.names(self.pattern("t_{x}"), x=["fine", value, "fine2", value])
         assert (caught.value.rows, caught.value.column) == ((1, 3), "x")
 
+    def test_text_that_is_no_text_is_refused_too(self) -> None:
+        with pytest.raises(RowError, match="makes no name") as caught:
+            self.names(self.pattern("t_{x}"), x=pa.array([b"fine", b"ab\xff"]).view(pa.string()))
+        assert caught.value.rows == (1,)
+
     def test_null_is_refused_by_row_and_column(self) -> None:
         with pytest.raises(RowError, match="is null") as caught:
             self.names(self.pattern(), x=["a", "b"], y=[1, None])
@@ -202,6 +207,21 @@ def test_with_dead_letters_a_bad_name_is_a_refused_row_and_the_others_arrive(tmp
     assert tables(tmp_path / "out.db") == {"orders_de": [1, 7], "orders_fr": [4], "orders_gb": [5]}
     assert [number for number, _ in letters_of(tmp_path)] == [2, 3, 6]
     assert "max_targets=3" in letters_of(tmp_path)[2][1]
+
+
+def test_a_name_that_the_store_would_cut_or_has_no_room_for_is_refused(tmp_path: Path) -> None:
+    long = "x" * 300
+    for sink, told in (
+        (hf.FileSink(tmp_path / "out" / "{country}", name="files"), "300 bytes, and 255 are allowed"),
+        (hf.PostgresSink("postgresql://x/y", "orders_{country}", name="pg"), "more than the 63 bytes"),
+        (hf.CassandraSink(["x"], "k", "orders_{country}", name="c"), "1 to 48 letters"),
+    ):
+        wrong = sink.wrong_target(sink.pattern.fill(long)) if sink.pattern is not None else None
+        assert wrong is not None and told in wrong
+    run = Engine(tmp_path / "ck", fanned(hf.FileSink(tmp_path / "out" / "{country}", name="files")), schema=SCHEMA)
+    with pytest.raises(RowError, match="255 are allowed"):
+        run.run(0, rows((1, "de"), (2, long)))
+    assert not run.log.facts.decided
 
 
 def test_a_name_that_has_no_fitting_table_makes_its_rows_bad_ones(tmp_path: Path) -> None:

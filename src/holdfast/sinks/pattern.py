@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import ConfigError, RowError
+from holdfast.sinks.values import shown
 
 #: how many names a sink may come to have, unless it is told otherwise
 MAX_TARGETS = 100
@@ -89,11 +90,11 @@ class Pattern:
         if good.false_count:
             bad = pc.invert(good.take(encoded.indices))
             dots = ", dots" if self.dots else ""
-            first = texts.filter(pc.invert(good))[0].as_py()
+            first = shown(texts.filter(pc.invert(good)), 0, 60)
             raise self._refused(
                 column,
-                f"{first[:60]!r} makes no name: only letters, digits, _ and -{dots} go into one, and it begins with a "
-                "letter or digit",
+                f"{first} makes no name: only letters from A to Z, digits, _ and -{dots} go into one, and it begins "
+                "with a letter or digit",
                 bad,
             )
         return texts.take(encoded.indices)

@@ -39,6 +39,8 @@ from holdfast.sinks.ledger import WAYS_OUT, check_ledger
 
 #: smaller files say little about how large a file becomes
 _TELLING = 1 << 20
+#: bytes of the name of a folder
+_LONGEST = 255
 
 
 class FileSink(FileTasks):
@@ -82,6 +84,9 @@ class FileSink(FileTasks):
 
     def for_target(self, target: str) -> FileSink:
         """See TwoPhaseCommitSink."""
+        long = next((part for part in target.split("/") if len(part.encode()) > _LONGEST), None)
+        if long is not None:
+            raise ConfigError(f"the name of a folder has {len(long.encode())} bytes, and {_LONGEST} are allowed")
         made = copy.copy(self)
         made.path, made.pattern = target, None
         made._reset()
