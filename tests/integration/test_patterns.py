@@ -96,8 +96,8 @@ def test_tables_of_cassandra_and_letters_there(spark: SparkSession, cassandra: C
     sink = hf.CassandraSink(**points, table="orders_{word}", name="orders")
     run(spark, tmp_path, sink, hf.CassandraSink(**points, table="letters", name="letters"))
     for word in range(2):
-        assert sorted(r[0] for r in cassandra.execute(f"SELECT id FROM {keyspace}.orders_w{word}")) == good(word)
-    letters = [json.loads(row[0])["id"] for row in cassandra.execute(f"SELECT content FROM {keyspace}.letters")]
+        assert sorted(r["id"] for r in cassandra.execute(f"SELECT id FROM {keyspace}.orders_w{word}")) == good(word)
+    letters = [json.loads(row["content"])["id"] for row in cassandra.execute(f"SELECT content FROM {keyspace}.letters")]
     assert sorted(letters) == sorted([*BAD, *good(2)])
 
 
@@ -107,9 +107,9 @@ def test_topics_of_kafka_and_letters_in_transactions(
 ) -> None:
     base, letters = f"p{uuid.uuid4().hex[:8]}", topic("letters")
     topics = [f"{base}.w{word}" for word in range(3)]
-    made = AdminClient({"bootstrap.servers": kafka.bootstrap}).create_topics([NewTopic(name, 2, 1) for name in topics])
-    for name in topics:
-        made[name].result(30)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    for made in admin.create_topics([NewTopic(name, 2, 1) for name in topics]).values():
+        made.result(30)
     sink = hf.KafkaSink(kafka.bootstrap, base + ".{word}", key="string(id)", value="to_json(struct(*))", name="orders")
     run(spark, tmp_path, sink, hf.KafkaSink(kafka.bootstrap, letters, name="letters"))
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)
