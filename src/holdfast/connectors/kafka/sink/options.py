@@ -179,6 +179,7 @@ class KafkaSink(TwoPhaseCommitSink):
         config = {**self._config, "partitioner": told[0]["partitioner"]}
         sink = copy.copy(self)
         sink.pattern = parse_pattern("topic", told[0].get("topic_pattern"), dots=True)
+        sink.repairable = True
         sink._way = TwoPhase(Target(self.name, self._servers, told[0]["topic"], config))
         return sink
 
