@@ -15,6 +15,7 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint.bad_rows import Letters
 from holdfast.connectors.files.flush import flush
+from holdfast.connectors.kafka.sink.options import with_topic
 from holdfast.errors import ConfigError, RestoredEndpointError, RowError
 from holdfast.pipeline.problems import read_job
 from holdfast.sinks.dead_letters import KeptLetters
@@ -362,3 +363,45 @@ def test_the_name_of_a_target_at_the_endpoint_is_bounded_and_its_own() -> None:
     assert target_name("orders", "orders_de") == "orders#orders_de"
     long = [target_name("s" * 90, f"{'t' * 60}{n}") for n in range(2)]
     assert all(len(name) < 100 for name in long) and long[0] != long[1]
+
+
+class TestTopics:
+    batch = pa.RecordBatch.from_pydict(
+        {"value": ["a", "b", "c"], "country": ["de", "f.r", "de"], "key": ["1", "2", "3"]}
+    )
+
+    def sink(self, topic: str = "orders.{country}", **options: Any) -> hf.KafkaSink:
+        return hf.KafkaSink("localhost:1", topic, **options)
+
+    def test_rows_are_sent_with_their_topic_and_without_what_only_names_it(self) -> None:
+        sink = self.sink()
+        assert sink.pattern is not None
+        sent = sink._named(self.batch, sink.pattern)
+        assert sent.to_pydict() == {
+            "value": ["a", "b", "c"],
+            "key": ["1", "2", "3"],
+            "topic": ["orders.de", "orders.f.r", "orders.de"],
+        }
+        assert with_topic(self.batch.schema, sink.pattern).names == ["value", "key", "topic"]
+
+    def test_expressions_of_the_sink_keep_the_column(self) -> None:
+        assert self.sink(value="to_json(struct(*))").own_columns == ("(to_json(struct(*))) AS value", "`country`")
+
+    def test_one_topic_too_many_and_a_name_too_long_are_refused_by_row(self) -> None:
+        sink = self.sink(max_targets=1)
+        assert sink.pattern is not None
+        with pytest.raises(RowError, match="max_targets=1") as caught:
+            sink._named(self.batch, sink.pattern)
+        assert caught.value.rows == (1,)
+        assert sink._named(self.batch.slice(0, 1), sink.pattern).num_rows == 1
+        with pytest.raises(RowError, match="max_targets=1"):
+            sink._named(self.batch.slice(1, 1), sink.pattern)
+        long = self.sink("t" * 248 + "{country}")
+        with pytest.raises(RowError, match="Kafka takes 249"):
+            long._named(self.batch, long.pattern)  # type: ignore[arg-type]  # it has one
+
+    def test_what_was_decided_with_another_pattern_is_produced_anew_with_that_one(self) -> None:
+        told = {"version": 2, "transactional_id": "x", "partitioner": "murmur2_random", "topic": None}
+        as_then = self.sink().as_decided([{**told, "topic_pattern": "old.{country}"}])
+        assert as_then.pattern is not None and as_then.pattern.text == "old.{country}"
+        assert self.sink().as_decided([{**told, "topic": "plain"}]).pattern is None

@@ -217,7 +217,6 @@ class KafkaSink(TwoPhaseCommitSink):
         except RowError as error:
             told = f"sink {self.name!r}: {error}"
             raise RowError(told, rows=error.rows, column=error.column, reason=error.reason) from None
-        self._met |= set(topics.dictionary.to_pylist())
         names = [name for name in batch.schema.names if name in COLUMNS and name != "topic"]
         return batch.select(names).append_column("topic", topics.cast(pa.string()))
 
@@ -226,6 +225,7 @@ class KafkaSink(TwoPhaseCommitSink):
             return f"has {len(topic)} characters, and Kafka takes {LONGEST_TOPIC} for the name of a topic"
         if topic not in self._met and len(self._met) >= self.max_targets:
             return f"would be one more than max_targets={self.max_targets}: raise it, or make fewer names in the query"
+        self._met.add(topic)
         return None
 
     def pre_commit(self, txn: Any) -> Mapping[str, Any] | None:
