@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -189,6 +191,36 @@ class Work:
         """One report for each endpoint."""
         return [audit(map(input_row, self.sent()), self.received(table)) for table in TABLES[self.sink]]
 
+    def rows_sent(self) -> list[Any]:
+        """The rows that went in, as `held` gives them."""
+        return [input_row(number) for number in self.sent()]
+
+    def held(self) -> list[Counter[Any]]:
+        """What each endpoint holds now."""
+        return [Counter(self.received(table)) for table in TABLES[self.sink]]
+
+    def copy_endpoint(self) -> Callable[[], None]:
+        """Make a copy of the endpoint, with what a committer keeps beside it; returns what brings it back."""
+        copy = self.folder / "copy"
+        copy.mkdir()
+        database = self.folder / "out.db"
+        if database.exists():
+            with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(copy / "out.db")) as target:
+                source.backup(target)
+        folders = [path for path in self.folder.glob("endpoint*") if path.is_dir()]
+        for folder in folders:
+            shutil.copytree(folder, copy / folder.name)
+
+        def bring_back() -> None:
+            for path in (database, *self.folder.glob("out.db-*")):
+                path.unlink(missing_ok=True)
+            for folder in folders:
+                shutil.rmtree(folder)
+            for path in copy.iterdir():
+                path.rename(self.folder / path.name)
+
+        return bring_back
+
     def assert_clean(self, *, resent: int = 0) -> None:
         """Every row once with all its columns, nothing pending, nothing left behind, nothing sent twice.
 
@@ -222,6 +254,15 @@ class Work:
         """The sinks that have a commit record of a checkpoint."""
         files = (self.log_folder / "commits").glob(f"{checkpoint_id}.*.json")
         return {str(json.loads(path.read_text())["record"]["sink"]) for path in files}
+
+    def sinks_of(self, checkpoint_id: int) -> set[str]:
+        """The sinks a checkpoint was decided for; none as long as it is not."""
+        found = [record for record in self.records("decision") if record["checkpoint_id"] == checkpoint_id]
+        return set(found[0]["sinks"]) if found else set()
+
+    def is_complete(self, checkpoint_id: int) -> bool:
+        """Whether every sink has committed it."""
+        return self.committed_by(checkpoint_id) == self.sinks_of(checkpoint_id) != set()
 
     def records(self, kind: str) -> list[dict[str, Any]]:
         """The records of one kind, in the order of their slots."""

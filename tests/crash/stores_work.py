@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,22 @@ class StoresWork(Work):
     def audits(self) -> list[AuditReport]:
         """See Work."""
         return [audit([store.expected(number) for number in self.sent()], store.rows()) for store in self.stores]
+
+    def held(self) -> list[Counter[Any]]:
+        """See Work."""
+        return [Counter(store.rows()) for store in self.stores]
+
+    def copy_endpoint(self) -> Callable[[], None]:
+        """See Work; readers see rows vanish when it comes back, so they end here."""
+        for watch in self._watches:
+            watch.stop()
+        copies = [store.copy(self.name) for store in self.stores]
+
+        def bring_back() -> None:
+            for copy in copies:
+                copy()
+
+        return bring_back
 
     def assert_clean(self, *, resent: int = 0) -> None:
         """Every row once in every store, at all times; nothing pending, nothing left behind."""
