@@ -18,7 +18,8 @@ from typing import Any
 
 from holdfast.core import faults
 from holdfast.testing.audit import AuditReport, audit
-from tests.crash.processes import end, wait_for
+from tests.crash import warm
+from tests.crash.processes import Driver, end, wait_for
 
 ROOT = Path(__file__).parents[2]
 FILES, ROWS = 3, 200
@@ -51,6 +52,8 @@ class Work:
         self.runs = 0
         #: run -> the fault that it was to run into
         self._armed: dict[int, str] = {}
+        #: run -> where its process may be another's, too
+        self._warm: dict[int, warm.WarmRun] = {}
         folder.mkdir(parents=True)
         self.make_input()
 
@@ -71,7 +74,7 @@ class Work:
         # Spark takes files in the order of their modification times.
         os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
 
-    def start(self, fault: str = "", **spec: Any) -> subprocess.Popen[bytes]:
+    def start(self, fault: str = "", **spec: Any) -> Driver:
         """Start a driver in a session of its own, so that its JVM and workers can be ended with it."""
         self.runs += 1
         self.once.mkdir()
@@ -80,9 +83,17 @@ class Work:
         env.pop(faults.VARIABLE, None)
         if fault:
             env[faults.VARIABLE] = self._armed[self.runs] = fault
-        command = [sys.executable, "-m", self.module, json.dumps(spec)]
-        with (self.folder / f"run-{self.runs}.log").open("wb") as log:
-            return subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True)
+        command, path = [sys.executable, "-m", self.module], self.folder / f"run-{self.runs}.log"
+        if warm.POOL is not None and self.module == Work.module and not {"conf", "master"} & set(spec):
+            kind = "kafka" if self.sink.startswith("kafka") else "plain"
+            before = {run.pid for run in self._warm.values()}
+            run = warm.POOL.start(kind, [*command, "--warm"], env, ROOT, path, spec, before)
+            self._warm[self.runs] = run
+            return run
+        with path.open("wb") as log:
+            return subprocess.Popen(
+                [*command, json.dumps(spec)], cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True
+            )
 
     def run(self, fault: str = "", *, timeout: float = 240, may_miss: bool = False, **spec: Any) -> int:
         """Run a driver to its end, whichever it is; nothing of it stays alive. Returns its exit code.
@@ -148,6 +159,9 @@ class Work:
 
     def printed(self, run: int | None = None) -> str:
         """All that a run printed, the last one by default."""
+        known = self._warm.get(run or self.runs)
+        if known is not None and known.returncode is None:
+            known.copy_log()
         return (self.folder / f"run-{run or self.runs}.log").read_text(errors="replace")
 
     def seen(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from holdfast.connectors.kafka.transactions import TransactionClient, Transactio
 from holdfast.core.naming import escape
 from holdfast.testing.audit import AuditReport, audit
 from tests.crash.harness import ROOT, Work
-from tests.crash.processes import wait_for
+from tests.crash.processes import Driver, wait_for
 from tests.servers.kafka import KafkaBroker
 from tests.servers.kafka_cluster import KafkaCluster
 
@@ -96,7 +96,7 @@ class KafkaWork(Work):
     def _settings(self) -> dict[str, Any]:
         return {"bootstrap.servers": self._servers.bootstrap, "log_level": 0}
 
-    def start(self, fault: str = "", **spec: Any) -> subprocess.Popen[bytes]:
+    def start(self, fault: str = "", **spec: Any) -> Driver:
         """See Work."""
         given = {
             "name": self.name,

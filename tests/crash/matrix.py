@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests import class_archive
+from tests.crash import warm
 from tests.crash.cases import CASES, SERVER_KILLED, SINKS, work_for
 from tests.crash.harness import ROOT
 from tests.crash.scenarios import Case
@@ -140,6 +141,7 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sinks", default="", help=f"only these, in this order, with commas: {','.join(SINKS)}")
     parser.add_argument("--results", type=Path, metavar="FILE", help="note outcomes here; skip what has passed")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no case after so long")
+    parser.add_argument("--cold", action="store_true", help="start Spark anew for each run; see tests/crash/warm.py")
     parser.add_argument("--list", action="store_true", help="print the ids and what FILE says of them; run nothing")
     options = parser.parse_args(given)
     options.sinks = [sink for sink in options.sinks.split(",") if sink]
@@ -160,9 +162,13 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers and drivers end with it
     with tempfile.TemporaryDirectory(prefix="holdfast-matrix-servers-") as folder:
         servers = Servers(Path(folder))
+        if not options.cold:
+            warm.POOL = warm.Pool(Path(folder))
         try:
             run_all([case for case in cases if not results.passed(case)], servers, results, options.minutes * 60)
         finally:
+            if warm.POOL is not None:
+                warm.POOL.close()
             servers.stop()
     print_table(cases, results)
     failed = [case.id for case in cases if case.id in results.last and not results.passed(case)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any
 
 from holdfast.testing.audit import AuditReport, audit
 from tests.crash.harness import Work
+from tests.crash.processes import Driver
 from tests.crash.stores import Cassandra, Files, Postgres, Store
 from tests.crash.watch import Watch
 from tests.servers.postgres import execute
@@ -52,7 +52,7 @@ class StoresWork(Work):
             self._dsn = self.servers("postgres").new_database()
         return self._dsn
 
-    def start(self, fault: str = "", **spec: Any) -> subprocess.Popen[bytes]:
+    def start(self, fault: str = "", **spec: Any) -> Driver:
         """See Work."""
         stores = [(store.kind, store.options) for store in self.stores]
         return super().start(fault, name=self.name, stores=stores, **spec)
