@@ -44,7 +44,7 @@ RESOLVE = (
     mutant(
         "resolve: what changed since the operator looked is not noticed",
         "checkpoint/resolve.py",
-        "if found.get(Commit(finding.checkpoint_id, finding.sink)) != finding:",
+        "if found.get(OwedCommit(finding.checkpoint_id, finding.sink)) != finding:",
         "if False:",
         "tests/unit/test_resolve.py",
     ),
@@ -249,14 +249,14 @@ TAKEN_OVER = (
     ),
     mutant(
         "take-over: Kafka's ledger stays the other location's",
-        "connectors/kafka/marks.py",
+        "connectors/kafka/sink/marks.py",
         "take_over(run, target)\n _wait_for_marks(run, target)",
         "_wait_for_marks(run, target)",
         "tests/integration/test_kafka_after_decision.py",
     ),
     mutant(
         "take-over: what another location prepared puts its name back into Kafka's ledger",
-        "connectors/kafka/two_phase.py",
+        "connectors/kafka/sink/two_phase.py",
         "marks.take_over(run, self._target, checkpoint_id)",
         "pass",
         "tests/integration/test_kafka_after_decision.py",
