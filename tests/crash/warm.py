@@ -161,10 +161,12 @@ class Pool:
             known[1].close()
 
     def close(self) -> None:
-        """End those that wait."""
-        for host in [host for waiting in self._waiting.values() for host in waiting]:
+        """End them all."""
+        waiting = [host for hosts in self._waiting.values() for host in hosts]
+        for host in (*waiting, *(host for _, host in self._busy.values())):
             host.end()
         self._waiting.clear()
+        self._busy.clear()
 
 
 #: set by tests.crash.matrix
