@@ -159,8 +159,8 @@ EMBEDDED = (
     mutant(
         "SQLite: rows are not tried before the decision",
         "connectors/sqlite.py",
-        "self._trial.insert(self._tried, batch)",
-        "pass",
+        "if self._trial is not None and self._tried is not None:",
+        "if False:",
         SQLITE,
     ),
     mutant(
@@ -469,8 +469,15 @@ SHOWN = (
     mutant(
         "files: that a file is shown is not durable",
         "connectors/files/publish.py",
-        "fsync_folder(place)",
-        "pass",
+        "suppress(FileNotFoundError):\n fsync_folder(place)",
+        "suppress(FileNotFoundError):\n pass",
+        FILES,
+    ),
+    mutant(
+        "files: that a hidden file is whole is not durable when it is announced",
+        "connectors/files/publish.py",
+        'with told(place, "synced"):\n fsync_folder(place)',
+        'with told(place, "synced"):\n pass',
         FILES,
     ),
     mutant(
