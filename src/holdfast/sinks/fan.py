@@ -25,18 +25,33 @@ from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import MAX_ESCAPED, MAX_NAME, Task, escape
 from holdfast.errors import ConfigError, LineageError, LostError, NotPreparedError, RowError, first_line
 from holdfast.sinks.pattern import places
+from holdfast.sinks.schema_change import DISCARD
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 logger = logging.getLogger("holdfast")
 #: checkpoints of a target that its state remembers: what is decided may be committed one or two checkpoints later
 _REMEMBERED = 3
-_COPIED = ("name", "may_lag", "overlaps", "transaction_timeout", "max_pending", "max_pending_bytes", "own_columns")
+_COPIED = (
+    "name",
+    "may_lag",
+    "overlaps",
+    "transaction_timeout",
+    "max_pending",
+    "max_pending_bytes",
+    "own_columns",
+    "delete_when",
+)
 
 
 def fanned(sink: TwoPhaseCommitSink) -> TwoPhaseCommitSink:
     """The sink itself, or what fans it out when it has a pattern."""
     if sink.pattern is None or not sink.fans_out:
         return sink
+    if getattr(sink, "schema_change", None) == DISCARD:
+        raise ConfigError(
+            f"sink {sink.name!r}: schema_change={DISCARD!r} does not go with a pattern over columns: each table would "
+            "leave out other ones, and nobody would count them. Select the columns, or use 'freeze' or 'evolve'"
+        )
     return KeepingFan(sink) if hasattr(sink, "revise_state") else Fan(sink)
 
 

@@ -24,6 +24,7 @@ from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
+from holdfast.sinks.deletes import check_delete_when
 from holdfast.sinks.pattern import MAX_TARGETS, Pattern, check_max_targets, parse_pattern
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.sinks.write_ahead import check_limits
@@ -45,9 +46,9 @@ class KafkaSink(TwoPhaseCommitSink):
 
     `delivery` None is that of the pipeline. The columns are those of Spark's own sink: value, and optionally key,
     topic, partition, headers. `key` and `value` make these two in Spark SQL from columns of any name, for example
-    `key="customer", value="to_json(struct(*))"`. `topic` may be a pattern over columns, such as "orders.{country}",
-    for at most `max_targets` topics, which must be there. Read-committed consumers see a subtask's rows of a checkpoint
-    whole or not at all.
+    `key="customer", value="to_json(struct(*))"`; where `delete_when` is true the value is null, which deletes the key
+    from a compacted topic. `topic` may be a pattern over columns, such as "orders.{country}", for at most `max_targets`
+    topics, which must be there. Read-committed consumers see a subtask's rows of a checkpoint whole or not at all.
     """
 
     takes_messages = True
@@ -60,6 +61,7 @@ class KafkaSink(TwoPhaseCommitSink):
         *,
         key: str | None = None,
         value: str | None = None,
+        delete_when: str | None = None,
         delivery: str | None = None,
         mode: str = "two-phase",
         config: Mapping[str, Any] | None = None,
@@ -70,7 +72,7 @@ class KafkaSink(TwoPhaseCommitSink):
     ) -> None:
         servers = check_servers(bootstrap_servers)
         self.pattern, self.max_targets = parse_pattern("topic", topic, dots=True), check_max_targets(max_targets)
-        self.own_columns = _own_columns(key, value, () if self.pattern is None else self.pattern.columns)
+        self.own_columns = _own_columns(key, value, delete_when, self.pattern.columns if self.pattern else ())
         if topic is not None and (not isinstance(topic, str) or not topic):
             raise ConfigError(f"topic must be a name, not {topic!r}")
         if delivery is not None and delivery not in DELIVERIES:
@@ -252,8 +254,13 @@ def with_topic(schema: pa.Schema, pattern: Pattern) -> pa.Schema:
     return pa.schema([*kept, pa.field("topic", pa.string())])
 
 
-def _own_columns(key: str | None, value: str | None, named_by: Sequence[str]) -> tuple[str, ...] | None:
+def _own_columns(
+    key: str | None, value: str | None, delete_when: str | None, named_by: Sequence[str]
+) -> tuple[str, ...] | None:
     """The expressions that make the sink's columns; None when the DataFrame has them."""
+    check_delete_when(delete_when)
+    if delete_when is not None and (key is None or value is None):
+        raise ConfigError("delete_when needs key=... and value=...: a message without a value deletes its key")
     for option, text in (("key", key), ("value", value)):
         if text is not None and (not isinstance(text, str) or not text.strip()):
             raise ConfigError(f"{option} must be an expression in Spark SQL such as 'to_json(struct(*))', not {text!r}")
@@ -261,8 +268,9 @@ def _own_columns(key: str | None, value: str | None, named_by: Sequence[str]) ->
         if key is not None:
             raise ConfigError("key needs value=..., for example value='to_json(struct(*))'")
         return None
+    made = f"({value})" if delete_when is None else f"if(({delete_when}), NULL, ({value}))"
     further = [f"`{column.replace('`', '``')}`" for column in named_by if column not in ("key", "value")]
-    return (*(() if key is None else (f"({key}) AS key",)), f"({value}) AS value", *further)
+    return (*(() if key is None else (f"({key}) AS key",)), f"{made} AS value", *further)
 
 
 def _kind(committable: Mapping[str, Any]) -> str:
