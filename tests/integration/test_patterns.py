@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import holdfast as hf
 from holdfast.cli.app import app
 from tests.integration.helpers import add_file, read_files, select
+from tests.integration.test_kafka_sink import consume
 from tests.servers.cassandra import CassandraServer
 from tests.servers.kafka import KafkaBroker
 from tests.servers.postgres import PostgresServer, execute, left_behind
@@ -117,7 +118,7 @@ def test_topics_of_kafka_and_letters_in_transactions(
     rows = reader.option("subscribePattern", f"{base}.*").load().collect()
     for word in range(3):
         assert sorted(int(row.key) for row in rows if row.topic == f"{base}.w{word}") == good(word)
-    dead = [json.loads(row.value) for row in reader.option("subscribe", letters).load().collect()]
+    dead = [json.loads(row["value"]) for row in consume(kafka, letters)]
     assert sorted(int(json.loads(letter["content"])["key"]) for letter in dead) == BAD
     assert {letter["column"] for letter in dead} == {"word"}
 
