@@ -45,6 +45,7 @@ PUBLIC = {
     "parse_token",
     "read_kafka",
     "route",
+    "savepoint",
     "session",
     "write_stream",
 }

@@ -142,7 +142,13 @@ class HoldfastWriter(DataStreamWriter):
             log = CheckpointLog(storage, self._name, history_retain=self._history_retain)
             context = self._df.sparkSession.sparkContext
             coordinator = Coordinator(
-                log, self._sinks, SparkTasks(context), bounded=self._bounded, letters=self._letters, **self._settings
+                log,
+                self._sinks,
+                SparkTasks(context),
+                bounded=self._bounded,
+                letters=self._letters,
+                location=self._location,
+                **self._settings,
             )
             pulse = Pulse(log)
             live.drain_timeout = self._settings["drain_timeout"]
