@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -62,6 +62,7 @@ class Coordinator:
         drain_timeout: float = 60.0,
         letters: Letters | None = None,
         location: str | None = None,
+        trigger: str | None = None,
         loops: Loops | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -88,6 +89,7 @@ class Coordinator:
         self._desk = None if location is None else Desk(log, location)
         #: where this lineage began, until it is known that it goes on from there
         self._origin: Origin | None = None
+        self._trigger = trigger
         self._story: Story
         self._sweeps = Sweeps(
             log,
@@ -113,7 +115,7 @@ class Coordinator:
         names = [sink.name for sink in self._sinks]
         orders.abandon(self._log, names)
         refusals.check_sinks(self._log, names)
-        self._story = Story(self._log, self._outcomes)
+        self._story = Story(self._log, self._outcomes, self._trigger)
         if self._story.inherited:
             count = len(self._story.inherited)
             logger.info("%d checkpoints are decided and not delivered yet: they come first", count)
@@ -194,6 +196,11 @@ class Coordinator:
     def complete_through(self) -> CheckpointId | None:
         """The last checkpoint at and below which every sink has committed (rule 6)."""
         return complete_through(self._log.facts)
+
+    def keyed_state(self, found: Mapping[CheckpointId, Mapping[str, Any]]) -> None:
+        """The engine tells of its state after some checkpoints; statistics, nothing is decided by it."""
+        if self.run_info is not None:
+            self._story.keyed_state(found)
 
     def _take_savepoints(self, desk: Desk) -> None:
         """While no batch is under way; if one is, the next one begins with it."""
