@@ -38,11 +38,12 @@ class SinkSet:
         try:
             return self._open(schema, again, take_over=False)
         except LineageError:
-            if not may_take_over and (origin is None or origin.checkpoint_id != self._log.last_decided):
-                raise
-            self.close()
-            if not may_take_over and origin is not None:
+            if not may_take_over:
+                if origin is None or origin.checkpoint_id != self._log.last_decided:
+                    raise
+                self.close()
                 self._follow(origin, schema, again)
+            self.close()
             self._log.replace_lineage()
             return self._open(schema, again, take_over=True)
 
