@@ -2,7 +2,7 @@
 
 `hf.session(state="rocksdb")`, one SparkSession, two shuffle partitions, a sink that writes nowhere. The first batch
 makes all keys, each further one changes 1 % of them; the pipelines take turns, batch by batch. The first two turns are
-not counted. A third pipeline has 10,000 keys and changes as many of them as the large one does: the work of the rows alone.
+not counted. A third pipeline has 10,000 keys and changes as many of them as the large one does: the rows alone.
 """
 
 from __future__ import annotations
