@@ -107,8 +107,8 @@ class RunningQuery:
         try:
             found = states_of(self._query, self._told_state)
             coordinator.keyed_state(found)
-        except (Py4JError, OSError, StorageError) as error:
-            logger.info("the state's size could not be written down: %s", error)
+        except (Py4JError, OSError, StorageError, KeyError, TypeError) as error:  # Spark is gone, or says it otherwise
+            logger.info("the state's size could not be written down: %s: %s", type(error).__name__, error)
             return
         self._told_state = max(found, default=self._told_state)
 
