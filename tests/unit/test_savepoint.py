@@ -81,6 +81,29 @@ def test_a_plan_that_leads_the_commits_is_copied_and_later_ones_are_not(tmp_path
     assert "spark/state/0/0/3.delta" not in found.files
 
 
+def test_state_that_snapshots_have_replaced_stays_where_it_is(tmp_path) -> None:
+    """A running query waits while it is copied."""
+    engine = stopped(tmp_path, batches=9)
+    names = [
+        "2.zip",
+        "3.changelog",
+        "5.zip",
+        "6_a-b.changelog",
+        "7_a-b.zip",
+        "8.changelog",
+        "9.changelog",
+        "10.changelog",
+    ]
+    for name in (*names, "12-ab.sst"):
+        engine.spark.replace(f"state/0/0/{name}", b"x")
+    for number in range(1, 10):
+        engine.spark.replace(f"state/0/1/{number}.delta", b"x")
+    found = hf.savepoint(tmp_path / "ck", tmp_path / "saved")
+    state = {name.removeprefix("spark/state/0/") for name in found.files if "/state/" in name}
+    assert {n for n in state if n.startswith("0/")} == {f"0/{n}" for n in (*names[2:7], "12-ab.sst")}
+    assert len({n for n in state if n.startswith("1/")}) == 9
+
+
 def test_half_a_savepoint_is_none(tmp_path) -> None:
     stopped(tmp_path)
     found = hf.savepoint(tmp_path / "ck", tmp_path / "saved", name="first")

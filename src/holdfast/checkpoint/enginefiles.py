@@ -55,10 +55,29 @@ def files_of(storage: Storage) -> EngineFiles:
     offsets = [number for number in _numbers(storage, "offsets") if number <= through + 1]
     others = [f"commits/{number}" for number in commits]
     others += [name for name in storage.walk("sources") if not _temporary(name)]
-    others += [n for n in storage.walk("state") if not _temporary(n) and (version(n) or 0) <= through + 1]
+    others += _needed([name for name in storage.walk("state") if not _temporary(name)], through + 1)
     others += [METADATA] if METADATA in storage.names("") else []
     names = tuple(f"offsets/{number}" for number in offsets)
     return EngineFiles(committed, offsets[-1] if offsets else None, tuple(others), names)
+
+
+def _needed(names: Sequence[str], last: int) -> list[str]:
+    """Of the files of state stores, those that make up a version: no later ones, and none that snapshots replace.
+
+    From the last snapshot but one, since in the second format one may be of a task that lost, and of no use.
+    """
+    snapshots: dict[str, set[int]] = {}
+    for name in names:
+        number = version(name)
+        if number is not None and number <= last and name.endswith((".zip", ".snapshot")):
+            snapshots.setdefault(name.rpartition("/")[0], set()).add(number)
+    first = {folder: sorted(numbers)[-2:][0] for folder, numbers in snapshots.items()}
+    found = []
+    for name in names:
+        number = version(name)
+        if number is None or first.get(name.rpartition("/")[0], 0) <= number <= last:
+            found.append(name)
+    return found
 
 
 def files_after(storage: Storage, checkpoint_id: CheckpointId) -> list[str]:

@@ -12,6 +12,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +33,8 @@ SPARK = "spark"
 _FIELDS = ("pipeline", "lineage", "location", "created", "decided", "offsets", "sinks", "files")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _CHUNK = 1 << 20
+#: how many files are copied side by side: most are small, and wait for the disk or the store
+COPIERS = 16
 
 
 @dataclass(frozen=True)
@@ -95,11 +98,9 @@ def take(log: CheckpointLog, location: str, target: str, name: str | None = None
     if store.walk(""):
         raise ConfigError(f"{folder} is there already: choose another name")
     lines = enginefiles.read_offsets(source, last if engine.committed is None else engine.committed)
-    files = {}
-    for file in engine.names:
-        told = _copied(source, store, file, f"{SPARK}/{file}")
-        if told is not None:
-            files[f"{SPARK}/{file}"] = told
+    with ThreadPoolExecutor(max_workers=COPIERS) as pool:
+        copies = pool.map(lambda file: _copied(source, store, file, f"{SPARK}/{file}"), engine.names)
+        files = {f"{SPARK}/{file}": told for file, told in zip(engine.names, copies, strict=True) if told is not None}
     body: dict[str, Any] = {
         "pipeline": log.pipeline,
         "lineage": log.lineage,

@@ -7,6 +7,7 @@ killed in between leaves a location that cannot be started, and that says so.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.origin import Ahead, Further, Origin, check_provable, further_than
 from holdfast.checkpoint.reader import LogReader
 from holdfast.checkpoint.runs import note_command
-from holdfast.checkpoint.savepoint import SPARK, Savepoint, copy, damaged, read_savepoint, verify
+from holdfast.checkpoint.savepoint import COPIERS, SPARK, Savepoint, copy, damaged, read_savepoint, verify
 from holdfast.checkpoint.storage import open_storage
 from holdfast.core.model import CheckpointId
 from holdfast.core.naming import check_name
@@ -150,14 +151,18 @@ def _copy_engine(found: Savepoint, location: str, plan: bytes | None) -> None:
     offsets = sorted(
         (n for n in found.files if n.startswith(f"{SPARK}/offsets/")), key=lambda n: int(n.rpartition("/")[2])
     )
-    for name in [*(n for n in found.files if n not in offsets), *offsets]:
+
+    def bring(name: str) -> None:
         to = name.removeprefix(f"{SPARK}/")
         if to == enginefiles.METADATA:
             target.replace(to, enginefiles.new_identity())
-        elif later is not None and to.startswith("sources/"):
-            continue
-        elif copy(source, target, name, to) != found.files[name]:
+        elif (later is None or not to.startswith("sources/")) and copy(source, target, name, to) != found.files[name]:
             raise damaged(found, name, "has changed while it was copied")
+
+    with ThreadPoolExecutor(max_workers=COPIERS) as pool:
+        list(pool.map(bring, [name for name in found.files if name not in offsets]))
+    for name in offsets:  # one by one, the last one last: until then no start takes the location for whole
+        bring(name)
     if later is not None and plan is not None:
         # A source that keeps a log of its own (files) must know what the batches since then have read.
         for name in later.walk("sources"):
