@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Spark runs on the Java that setup found, whatever PATH says.
 RUN = JAVA_HOME="$$(cat .venv/java-home)" $(BIN)
 
-.PHONY: help setup demo lint test contracts explore compat postgres-versions dist-check walk matrix mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-state bench-kafka bench-postgres bench-files clean
+.PHONY: help setup demo lint test contracts explore compat postgres-versions dist-check walk matrix mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
@@ -72,9 +72,6 @@ bench-history: setup  ## starting and one more checkpoint, after 100 and after 1
 
 bench-memory: setup  ## peak memory of the Python workers while 10 million rows go through a write-ahead sink
 	@$(RUN)/python -m bench.memory
-
-bench-state: setup  ## a checkpoint with a million keys of state of which 1 % change, against 10,000 keys
-	@$(RUN)/python -m bench.state
 
 bench-files: setup  ## FileSink: what many buckets cost, and how large its records become
 	@$(RUN)/python -m bench.files

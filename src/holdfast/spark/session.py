@@ -71,6 +71,7 @@ def session(
     if state is not None and state not in STATES:
         raise ConfigError(f"state must be {' or '.join(map(repr, STATES))}, not {state!r}")
     stores = {} if state is None else STATES[state]
+    private.forget_dead_spark()
     if SparkSession.getActiveSession() is not None:
         # The active one may be a copy that a running micro-batch works with; the builder returns the first one.
         running = _checked(SparkSession.builder.getOrCreate())
