@@ -159,8 +159,8 @@ class RunningQuery:
 
     def _close(self, coordinator: Coordinator) -> None:
         for delivery in coordinator.deliveries:
-            if not delivery.done_through(1 << 62) and hasattr(delivery.tasks, "cancel"):
-                delivery.tasks.cancel()
+            if not delivery.done_through(1 << 62):
+                delivery.cut_off()
         try:
             if self.failure is None:
                 coordinator.finish(LAST_CALL)
