@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast import __version__
+from holdfast.cli.check import check
 from holdfast.cli.demo import demo
 from holdfast.cli.flush import flush
 from holdfast.cli.history import history
@@ -54,6 +55,7 @@ app = typer.Typer(
 )
 app.command(epilog="Example: holdfast demo --seed 7 --kills 3 --rows 10000")(demo)
 app.command(epilog="Example: holdfast new kafka-to-postgres --to job.yaml")(new)
+app.command(epilog="Example: holdfast check job.yaml")(check)
 app.command(epilog="Example: holdfast run job.yaml --set trigger.available_now=true")(run)
 app.command(epilog="Example: holdfast schema > holdfast.schema.json")(schema)
 app.command(epilog="Example: holdfast status /data/checkpoints/totals --max-age 5m")(status)

@@ -23,7 +23,7 @@ from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
 from holdfast.sinks.keys import FindDuplicates
 from holdfast.sinks.ledger import APPEND, check_ledger
-from holdfast.sinks.order import check_order_by
+from holdfast.sinks.order import MissingIndexError, check_order_by
 from holdfast.sinks.write_ahead import StagedSink
 
 MODES = ("ledger", "upsert")
@@ -113,7 +113,7 @@ class SqliteSink(StagedSink):
     def open(self, run: Run) -> None:
         """See TwoPhaseCommitSink."""
         super().open(run)
-        self._check_columns(run.schema)
+        self.check_columns(run.schema)
         file = Path(self.table.path)
         new = not file.exists()
         make_folder(file.parent)
@@ -126,7 +126,7 @@ class SqliteSink(StagedSink):
             self._found = self._ledger.read(connection)
             check_ledger(run, self._where, self._found)
             if run.schema is not None:
-                self._check_table(connection, run.schema)
+                self.check_table(connection, run.schema)
             own = "" if run.schema is None else self.table.create_statement(run.schema)
             self._trial = trial_of(connection, self.name, self.table.path, self.table.name, own)
 
@@ -202,7 +202,8 @@ class SqliteSink(StagedSink):
         known = self.run.committed.get(self.name)
         return -1 if known is None else known.checkpoint_id
 
-    def _check_columns(self, schema: pa.Schema | None) -> None:
+    def check_columns(self, schema: pa.Schema | None) -> None:
+        """Refuse rows that no table of SQLite could take."""
         if schema is None:
             return
         check_types(self.name, schema)
@@ -214,7 +215,8 @@ class SqliteSink(StagedSink):
                 "order in SQLite, where it is kept as text: cast it to bigint, double or timestamp"
             )
 
-    def _check_table(self, connection: sqlite3.Connection, schema: pa.Schema) -> None:
+    def check_table(self, connection: sqlite3.Connection, schema: pa.Schema) -> None:
+        """Make the table if it is not there, and refuse one that these rows do not go into."""
         self._try(connection, self.table.create_statement(schema))
         there, given = self.table.columns(connection), {name.lower() for name in schema.names}
         missing = [name for name in schema.names if name.lower() not in there]
@@ -235,10 +237,12 @@ class SqliteSink(StagedSink):
         try:
             connection.execute(statement, values)
         except sqlite3.OperationalError as error:
-            index = f". The table needs a unique index on ({', '.join(self.table.key)})" if self.table.key else ""
-            raise ConfigError(
-                f"sink {self.name!r} cannot write into table {self.table.name!r}: {error}{index}"
-            ) from error
+            told = f"sink {self.name!r} cannot write into table {self.table.name!r}: {error}"
+            if self.table.key and "ON CONFLICT" in str(error):
+                raise MissingIndexError(
+                    f"{told}. The table needs a unique index on ({', '.join(self.table.key)})"
+                ) from error
+            raise ConfigError(told) from error
 
 
 def _reserved(table: str) -> bool:

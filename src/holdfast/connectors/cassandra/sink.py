@@ -109,7 +109,7 @@ class CassandraSink(WriteAheadSink):
                 self._table = describe(client, self.keyspace, self.table_name)
                 self._limits = read_limits(client, self.max_mutation)
             if run.schema is not None:
-                self._check_columns(run.schema)
+                self.check_columns(self._table, run.schema)
         finally:
             close_idle()
 
@@ -148,7 +148,7 @@ class CassandraSink(WriteAheadSink):
 
     def write(self, txn: wal.LogWriter, batch: pa.RecordBatch) -> None:
         """See TwoPhaseCommitSink; every value is encoded here once, so that none can fail when it is decided."""
-        self._check_columns(batch.schema)
+        self.check_columns(self.table, batch.schema)
         check_rows(self.name, self.table, self._limits, batch)
         super().write(txn, batch)
 
@@ -223,12 +223,13 @@ class CassandraSink(WriteAheadSink):
             raise ConfigError(f"sink {self.name!r} is not part of a running query")
         return self._table
 
-    def _check_columns(self, schema: pa.Schema) -> None:
+    def check_columns(self, table: Table, schema: pa.Schema) -> None:
+        """Refuse rows that do not go into the table."""
         try:
-            self.table.check_columns(schema)
+            table.check_columns(schema)
         except ConfigError as error:
             raise ConfigError(f"sink {self.name!r}: {error}") from error
-        check_order_by(self.name, schema, self.table.key, self.order_by)
+        check_order_by(self.name, schema, table.key, self.order_by)
 
 
 @dataclass

@@ -74,8 +74,8 @@ class PostgresSink(TwoPhaseCommitSink):
         #: what the endpoint then lacks is taken from the replay, which Spark has only until the batch returns
         self.overlaps = mode != "two-phase"
         self.repairable = mode == "two-phase"
-        self._asked = Upsert(tuple(key), order_by)
-        self._upsert = self._asked
+        self.asked = Upsert(tuple(key), order_by)
+        self._upsert = self.asked
         self._target: Target | None = None
         self._stages: dict[bool, Stages] = {}
         self._place = Place(self.schema)
@@ -129,8 +129,8 @@ class PostgresSink(TwoPhaseCommitSink):
         psycopg, _, _ = drivers()
         try:
             if self.create:
-                self._create_table(connection, create_statement(self.table, schema, self._asked.key))
-            self._target, self._upsert = resolve(connection, self.name, self.table, schema, self._asked)
+                self._create_table(connection, create_statement(self.table, schema, self.asked.key))
+            self._target, self._upsert = resolve(connection, self.name, self.table, schema, self.asked)
         except psycopg.errors.LockNotAvailable as error:
             raise SinkError(
                 f"sink {self.name!r} ({self.address}): table {self.table} is locked by somebody for longer than "
@@ -226,7 +226,7 @@ class PostgresSink(TwoPhaseCommitSink):
 
     def write(self, txn: Writer, batch: pa.RecordBatch) -> None:
         """See TwoPhaseCommitSink."""
-        for column in self._asked.key:
+        for column in self.asked.key:
             if batch.column(column).null_count:
                 raise RowError(
                     f"sink {self.name!r}: a row has no value in key column {column!r}; nothing would ever replace it. "
@@ -277,7 +277,7 @@ class PostgresSink(TwoPhaseCommitSink):
     def _check_columns(self, schema: pa.Schema | None) -> None:
         if schema is None:
             return
-        check_order_by(self.name, schema, self._asked.key, self._asked.order_by)
+        check_order_by(self.name, schema, self.asked.key, self.asked.order_by)
 
 
 def _kinds(committables: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:

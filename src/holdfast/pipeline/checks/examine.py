@@ -1,0 +1,151 @@
+"""Does the checks: those of each endpoint side by side, each within a bounded time; what goes wrong is a finding."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from holdfast.errors import RESTART, ConfigError, HoldfastError, RecordError, SinkError, StorageError
+from holdfast.pipeline.checks import cassandra, files, kafka, log, plan, postgres, spark
+from holdfast.pipeline.checks.registry import CHECKS, Check, Finding, Level, Problem, also
+from holdfast.pipeline.checks.situation import Situation
+from holdfast.spark.stream import HoldfastWriter, refuse_speculation
+
+#: who add their checks to the list by being imported
+SYSTEMS = (log, spark, plan, kafka, postgres, cassandra, files)
+#: seconds for all checks of one endpoint
+PATIENCE = 60.0
+
+also("job", None, "The job can be built", remedy="Mend the job as the message says")
+also(
+    "spark-speculation", None, "No task is run twice at the same time",
+    remedy="Set spark.speculation=false for this application",
+)  # fmt: skip
+also(
+    "no-answer", None, "Every endpoint answers in time",
+    remedy="See that the endpoint works: it was reached, and then did not answer",
+)  # fmt: skip
+
+
+def examine(
+    session: Callable[[], SparkSession], writer: Callable[[SparkSession], HoldfastWriter], *, patience: float = PATIENCE
+) -> list[Finding]:
+    """Build a job and look at everything; the findings, the good ones too."""
+    running = session()
+    found = _one(CHECKS["spark-speculation"], "spark", lambda: _speculation(running))
+    if found[0].level is Level.FATAL:
+        return found  # nothing can be built with it
+    try:
+        built = writer(running)
+    except ConfigError as error:
+        return [*found, _finding(CHECKS["job"], "job", _problem(error))]
+    return [*found, _ok(CHECKS["job"], "job"), *look(built, patience=patience)]
+
+
+def look(writer: HoldfastWriter, *, patience: float = PATIENCE) -> list[Finding]:
+    """Everything that can be known of a query that was built and not started."""
+    return findings(Situation.of(writer), patience=patience)
+
+
+def findings(situation: Situation, *, patience: float = PATIENCE, only: str = "") -> list[Finding]:
+    """Everything that is found in a situation; `only` by checks whose names begin so."""
+    try:
+        assert situation.run.pipeline  # reads the log
+    except StorageError as error:
+        return [_finding(CHECKS["log-store"], situation.pipeline, _problem(error))]
+    except HoldfastError as error:
+        return [_finding(CHECKS["log-same"], situation.pipeline, _problem(error))]
+    found: list[Finding] = []
+    for entry in _about(None, only):
+        function = entry.function
+        assert function is not None
+        found += _one(entry, situation.pipeline, lambda f=function: f(situation))  # type: ignore[misc]
+    groups = [_Group(situation, subject, only) for subject in (*situation.sources, *situation.sinks)]
+    end = time.monotonic() + patience
+    for group in groups:
+        found += group.wait(end, patience)
+    return found
+
+
+class _Group:
+    """The checks of one endpoint, in a thread: an endpoint that hangs holds up no other, and not us."""
+
+    def __init__(self, situation: Situation, subject: Any, only: str) -> None:
+        self._situation, self._subject, self._only = situation, subject, only
+        self._found: list[Finding] = []
+        self._doing = ""
+        self._bug: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"holdfast-check-{subject.name}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for entry in _about(self._subject, self._only):
+                function = entry.function
+                assert function is not None
+                self._doing = entry.name
+                done = _one(entry, self._subject.name, lambda f=function: f(self._situation, self._subject))  # type: ignore[misc]
+                self._found = [*self._found, *done]
+                if any(f.level is Level.FATAL and f.action == RESTART for f in done):
+                    return  # it is away: the others would wait for it just as long
+        except BaseException as error:  # noqa: BLE001  raised again by whoever waits
+            self._bug = error
+
+    def wait(self, end: float, patience: float) -> list[Finding]:
+        """What was found; an endpoint that needs longer is told."""
+        self._thread.join(max(0.0, end - time.monotonic()))
+        if self._bug is not None:
+            raise self._bug
+        found = self._found
+        if self._thread.is_alive():
+            text = f"no answer in {patience:.0f} s, at check {self._doing}"
+            late = _finding(CHECKS["no-answer"], self._subject.name, Problem(Level.FATAL, text, action=RESTART))
+            return [*found, late]
+        return found
+
+
+def _about(subject: Any, only: str) -> list[Check]:
+    """The checks for a subject, None for the pipeline."""
+    return [
+        entry
+        for entry in CHECKS.values()
+        if entry.function is not None
+        and entry.name.startswith(only)
+        and (entry.about is None if subject is None else entry.about is not None and isinstance(subject, entry.about))
+    ]
+
+
+def _one(entry: Check, subject: str, do: Callable[[], Iterable[Problem]]) -> list[Finding]:
+    problems: list[Problem] = []
+    try:
+        problems.extend(do())
+    except HoldfastError as error:
+        problems.append(_problem(error))
+    found = [_finding(entry, subject, problem) for problem in problems]
+    own = any(finding.check == entry.name for finding in found)
+    return found if own else [_ok(entry, subject), *found]
+
+
+def _speculation(running: SparkSession) -> Iterable[Problem]:
+    refuse_speculation(running)
+    return ()
+
+
+def _problem(error: HoldfastError) -> Problem:
+    """An error of a start, told before it."""
+    away = isinstance(error, SinkError | StorageError) and not isinstance(error, RecordError)
+    return Problem(Level.FATAL, str(error), action=RESTART if away and error.action == RESTART else error.action)
+
+
+def _finding(entry: Check, subject: str, problem: Problem) -> Finding:
+    name = problem.check or entry.name
+    remedy = problem.remedy or CHECKS[name].remedy
+    return Finding(name, problem.level, subject, " ".join(problem.text.split()), remedy, problem.action)
+
+
+def _ok(entry: Check, subject: str) -> Finding:
+    return Finding(entry.name, Level.OK, subject, entry.good)
