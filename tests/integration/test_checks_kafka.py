@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.checkpoint.history import log_location
 from holdfast.checkpoint.storage import open_storage
-from holdfast.connectors.kafka import ids, wire
+from holdfast.connectors.kafka.client import wire
+from holdfast.connectors.kafka.sink import ids
 from holdfast.pipeline.checks.examine import findings
 from holdfast.pipeline.checks.registry import Level
 from holdfast.pipeline.checks.situation import Situation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.connectors.kafka import ids
+from holdfast.connectors.kafka.sink import ids
 from holdfast.core.naming import Task
 
 FEW, MANY = 5_000, 40_000

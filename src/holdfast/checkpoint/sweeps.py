@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from holdfast.checkpoint.guard import guarded
 from holdfast.checkpoint.log import CheckpointLog
+from holdfast.checkpoint.maintenance import NeedsMaintenance, maintain
 from holdfast.checkpoint.ports import Sink, Tasks
-from holdfast.checkpoint.upkeep import Upkeep, keep_up
 from holdfast.core.recovery import STEPS, Moment, Step, owed
 from holdfast.errors import HoldfastError, first_line, permanent
 
@@ -70,8 +70,8 @@ class Sweeps:
             if self._clock() >= self._swept.get(sink.name, 0.0) + SWEEP_EVERY:
                 self._log.ensure_not_fenced()
                 self._sweep(sink)
-            if isinstance(sink, Upkeep) and not owed(self._log.facts, sink.name):
-                keep_up(self._log, sink, tasks, self._clock())
+            if isinstance(sink, NeedsMaintenance) and not owed(self._log.facts, sink.name):
+                maintain(self._log, sink, tasks, self._clock())
         finally:
             self._idle.release()
         return CHORES_EVERY

@@ -25,7 +25,7 @@ _LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
 _QUERY_ID = "sql.streaming.queryId"
 
 
-class Query:
+class PlanReader:
     """The running query, where its micro-batches have their physical plans.
 
     The frame that foreachBatch gets is made of the plan's result, and reading it copies every row once more; mapInArrow

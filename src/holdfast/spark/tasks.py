@@ -28,7 +28,7 @@ from holdfast.sinks.lanes import WHOLE, Lanes
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark.failures import QueryFailedError, interrupted, marked, reason, restored
-from holdfast.spark.partitions import PartitionFunction, Query, each_partition
+from holdfast.spark.partitions import PartitionFunction, PlanReader, each_partition
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -39,7 +39,9 @@ _TOO_LARGE = re.compile(r"OversizedAllocation|OutOfMemory|Memory required for ve
 class SparkBatch:
     """One micro-batch, as the coordinator wants it."""
 
-    def __init__(self, frame: DataFrame, batch_id: int, query: Query, lanes: Lanes, letters: Letters | None) -> None:
+    def __init__(
+        self, frame: DataFrame, batch_id: int, query: PlanReader, lanes: Lanes, letters: Letters | None
+    ) -> None:
         self._frame, self._batch_id, self._query = frame, batch_id, query
         self._lanes, self._letters = lanes, letters
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run, Tasks
 from holdfast.connectors.postgres import legacy, moving, staging, two_phase
-from holdfast.connectors.postgres.catalog import create_statement, resolve
+from holdfast.connectors.postgres.catalog import create_statement, find_table
 from holdfast.connectors.postgres.ledger import Ledger
 from holdfast.connectors.postgres.legacy import is_legacy
 from holdfast.connectors.postgres.names import TableName, check_identifier, parse_table
@@ -130,7 +130,7 @@ class PostgresSink(TwoPhaseCommitSink):
         try:
             if self.create:
                 self._create_table(connection, create_statement(self.table, schema, self.asked.key))
-            self._target, self._upsert = resolve(connection, self.name, self.table, schema, self.asked)
+            self._target, self._upsert = find_table(connection, self.name, self.table, schema, self.asked)
         except psycopg.errors.LockNotAvailable as error:
             raise SinkError(
                 f"sink {self.name!r} ({self.address}): table {self.table} is locked by somebody for longer than "

@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.checkpoint.storage import open_storage
-from holdfast.connectors.kafka import attempts, ids, marks
-from holdfast.connectors.kafka.arrow import check_schema
-from holdfast.connectors.kafka.brokers import broker_settings, topic_setups
-from holdfast.connectors.kafka.client import admin
-from holdfast.connectors.kafka.denied import check_readable
-from holdfast.connectors.kafka.retention import in_words, marks_last
-from holdfast.connectors.kafka.sink import KafkaSink
-from holdfast.connectors.kafka.transactions import TransactionClient
-from holdfast.connectors.kafka.wire import Connection
+from holdfast.connectors.kafka.client import attempts
+from holdfast.connectors.kafka.client.brokers import broker_settings, topic_setups
+from holdfast.connectors.kafka.client.denied import check_readable
+from holdfast.connectors.kafka.client.retention import in_words, marks_last
+from holdfast.connectors.kafka.client.settings import admin
+from holdfast.connectors.kafka.client.transactions import TransactionClient
+from holdfast.connectors.kafka.client.wire import Connection
+from holdfast.connectors.kafka.producer.arrow import check_schema
+from holdfast.connectors.kafka.sink import ids, marks
+from holdfast.connectors.kafka.sink.options import KafkaSink
 from holdfast.pipeline.checks.registry import Problem, check, fatal, warning
 from holdfast.pipeline.checks.situation import Situation
 from holdfast.spark.kafka import KafkaProgress, ReadFrom

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.connectors.postgres import two_phase
-from holdfast.connectors.postgres.catalog import create_statement, resolve
+from holdfast.connectors.postgres.catalog import create_statement, find_table
 from holdfast.connectors.postgres.ledger import Ledger
 from holdfast.connectors.postgres.names import quote
 from holdfast.connectors.postgres.server import drivers
@@ -82,7 +82,7 @@ def table(situation: Situation, sink: PostgresSink) -> Iterator[Problem]:
                 yield fatal(f"table {sink.table} is not there, and create: true cannot make it: {said(error)}")
             return
         try:
-            resolve(connection, sink.name, sink.table, schema, sink.asked)
+            find_table(connection, sink.name, sink.table, schema, sink.asked)
         except MissingIndexError as error:
             keys = ", ".join(map(quote, sink.asked.key))
             yield fatal(str(error), f"CREATE UNIQUE INDEX ON {sink.table.sql} ({keys})", check="postgres-upsert-index")
