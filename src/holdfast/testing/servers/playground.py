@@ -31,6 +31,8 @@ def main(*, kafka: Sequence[str] = (), postgres: str | None = None, arguments: S
     `kafka` are topics, of which the first gets rows; `postgres` is the variable that gets the address of a database.
     """
     command = list(sys.argv[1:] if arguments is None else arguments)
+    # Told to end while servers start: end what has started.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         with servers(kafka, postgres) as environment:
             return _run(command, environment) if command else _wait(environment)
