@@ -16,7 +16,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 MESSAGES = pa.schema([("key", pa.string()), ("value", pa.string())])
 
 
-def situation(folder: Path, *sinks: Any, schema: pa.Schema = SCHEMA, **options: Any) -> Situation:
+def situation(folder: Path | str, *sinks: Any, schema: pa.Schema = SCHEMA, **options: Any) -> Situation:
     """A pipeline `orders` with its checkpoints in `folder`."""
     name = options.pop("name", "orders")
     return Situation(name, str(folder), sinks, {sink.name: schema for sink in sinks}, **options)

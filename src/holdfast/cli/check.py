@@ -50,7 +50,11 @@ def check(
                 # A Python file says itself whether it takes over.
                 return made.built.writer(spark, **({"take_over": True} if take_over else {}))
 
-        found = examine(made.built.session, writer, patience=timeout)
+        def session() -> Any:
+            with building():
+                return made.built.session()
+
+        found = examine(session, writer, patience=timeout)
         shown = [f for f in found if not quiet or f.level != "ok"]
         worst = worst_of(found)
         document = {"job": str(job), "pipeline": made.name, "level": worst, "findings": [f.document() for f in shown]}

@@ -179,9 +179,10 @@ class Runner:
             spark = self._built.session()
             self._listen()  # Spark has put a handler of its own in place of ours, which ends everything at once
             writer = self._built.writer(spark, take_over=self._take_over and failures == 0)
-            if self._before is not None:
-                self._before(writer)
-                self._before = None
+        if self._before is not None:
+            self._before(writer)
+            self._before = None
+        with building():
             query = writer.start()
         assert isinstance(query, HoldfastQuery)
         self._complete = _complete(query)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from holdfast.errors import RESTART, ConfigError, HoldfastError, RecordError, SinkError, StorageError
+from holdfast.errors import RESTART, HoldfastError, RecordError, SinkError, StorageError
 from holdfast.pipeline.checks import cassandra, files, kafka, log, plan, postgres, spark
 from holdfast.pipeline.checks.registry import CHECKS, Check, Finding, Level, Problem, also
 from holdfast.pipeline.checks.situation import Situation
@@ -35,13 +36,14 @@ def examine(
     session: Callable[[], SparkSession], writer: Callable[[SparkSession], HoldfastWriter], *, patience: float = PATIENCE
 ) -> list[Finding]:
     """Build a job and look at everything; the findings, the good ones too."""
-    running = session()
-    found = _one(CHECKS["spark-speculation"], "spark", lambda: _speculation(running))
-    if found[0].level is Level.FATAL:
-        return found  # nothing can be built with it
+    found: list[Finding] = []
     try:
+        running = session()
+        found = _one(CHECKS["spark-speculation"], "spark", lambda: _speculation(running))
+        if found[0].level is Level.FATAL:
+            return found  # nothing can be built with it
         built = writer(running)
-    except ConfigError as error:
+    except HoldfastError as error:
         return [*found, _finding(CHECKS["job"], "job", _problem(error))]
     return [*found, _ok(CHECKS["job"], "job"), *look(built, patience=patience)]
 
@@ -53,17 +55,11 @@ def look(writer: HoldfastWriter, *, patience: float = PATIENCE) -> list[Finding]
 
 def findings(situation: Situation, *, patience: float = PATIENCE, only: str = "") -> list[Finding]:
     """Everything that is found in a situation; `only` by checks whose names begin so."""
-    try:
-        assert situation.run.pipeline  # reads the log
-    except StorageError as error:
-        return [_finding(CHECKS["log-store"], situation.pipeline, _problem(error))]
-    except HoldfastError as error:
-        return [_finding(CHECKS["log-same"], situation.pipeline, _problem(error))]
-    found: list[Finding] = []
-    for entry in _about(None, only):
-        function = entry.function
-        assert function is not None
-        found += _one(entry, situation.pipeline, lambda f=function: f(situation))  # type: ignore[misc]
+    end = time.monotonic() + patience
+    pipeline = _Group(situation, None, only)
+    found = pipeline.wait(end, patience)
+    if not pipeline.read:
+        return found  # nothing can be compared with it
     groups = [_Group(situation, subject, only) for subject in (*situation.sources, *situation.sinks)]
     end = time.monotonic() + patience
     for group in groups:
@@ -72,39 +68,53 @@ def findings(situation: Situation, *, patience: float = PATIENCE, only: str = ""
 
 
 class _Group:
-    """The checks of one endpoint, in a thread: an endpoint that hangs holds up no other, and not us."""
+    """The checks of the pipeline or of one endpoint, in a thread: what hangs holds up no other, and not us."""
 
     def __init__(self, situation: Situation, subject: Any, only: str) -> None:
         self._situation, self._subject, self._only = situation, subject, only
+        self._name: str = situation.pipeline if subject is None else subject.name
         self._found: list[Finding] = []
-        self._doing = ""
+        self._doing = "log-store"
         self._bug: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"holdfast-check-{subject.name}", daemon=True)
+        #: whether the checkpoint location could be read
+        self.read = subject is not None
+        self._thread = threading.Thread(target=self._run, name=f"holdfast-check-{self._name}", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            for entry in _about(self._subject, self._only):
-                function = entry.function
-                assert function is not None
+            self.read = self.read or self._read()
+            for entry in _about(self._subject, self._only) if self.read else ():
                 self._doing = entry.name
-                done = _one(entry, self._subject.name, lambda f=function: f(self._situation, self._subject))  # type: ignore[misc]
+                done = _one(entry, self._name, partial(self._do, entry))
                 self._found = [*self._found, *done]
-                if any(f.level is Level.FATAL and f.action == RESTART for f in done):
+                if self._subject is not None and any(f.level is Level.FATAL and f.action == RESTART for f in done):
                     return  # it is away: the others would wait for it just as long
         except BaseException as error:  # noqa: BLE001  raised again by whoever waits
             self._bug = error
 
+    def _read(self) -> bool:
+        try:
+            return bool(self._situation.run.pipeline)
+        except StorageError as error:
+            self._found = [_finding(CHECKS["log-store"], self._name, _problem(error))]
+        except HoldfastError as error:
+            self._found = [_finding(CHECKS["log-same"], self._name, _problem(error))]
+        return False
+
+    def _do(self, entry: Check) -> Iterable[Problem]:
+        assert entry.function is not None
+        return entry.function(self._situation, *(() if self._subject is None else (self._subject,)))
+
     def wait(self, end: float, patience: float) -> list[Finding]:
-        """What was found; an endpoint that needs longer is told."""
+        """What was found; who needs longer is told."""
         self._thread.join(max(0.0, end - time.monotonic()))
         if self._bug is not None:
             raise self._bug
-        found = self._found
+        found = list(self._found)
         if self._thread.is_alive():
             text = f"no answer in {patience:.0f} s, at check {self._doing}"
-            late = _finding(CHECKS["no-answer"], self._subject.name, Problem(Level.FATAL, text, action=RESTART))
-            return [*found, late]
+            found.append(_finding(CHECKS["no-answer"], self._name, Problem(Level.FATAL, text, action=RESTART)))
         return found
 
 

@@ -16,6 +16,7 @@ from holdfast.connectors.kafka.client.wire import Connection
 from holdfast.connectors.kafka.producer.arrow import check_schema
 from holdfast.connectors.kafka.sink import ids, marks
 from holdfast.connectors.kafka.sink.options import KafkaSink
+from holdfast.errors import ConfigError
 from holdfast.pipeline.checks.registry import Problem, check, fatal, warning
 from holdfast.pipeline.checks.situation import Situation
 from holdfast.spark.kafka import KafkaProgress, ReadFrom
@@ -104,22 +105,28 @@ def transaction_timeout(situation: Situation, sink: KafkaSink) -> Iterator[Probl
 def rights(situation: Situation, sink: KafkaSink) -> Iterator[Problem]:
     """This user may write the topic, use the transactional ids and store marks; tried with requests that do nothing."""
     target, run = sink.target, situation.run
-    if target.topic is None or not _transactional(situation, sink):
-        return
-    two_phase = sink.mode == "two-phase"
-    lineage = run.lineage or "0" * 32
-    prefix = ids.sink_prefixes(run.pipeline, sink.name)[0 if two_phase else 1]
+    there = target.topic in topic_setups(target.settings, [target.topic], owner=target.owner) if target.topic else False
+    transactional = _transactional(situation, sink)
+    refused = _refused(sink, run.pipeline, run.lineage or "0" * 32) if transactional else []
+    for text in dict.fromkeys(str(error) for error in refused):
+        yield fatal(text)
+    if there and target.topic is not None and not refused:
+        # READ is for the marks, which are offsets of this topic.
+        client = admin({**target.settings, "log_level": 0})
+        check_readable(client, target.settings, [target.topic], right="Read" if transactional else "Write")
+
+
+def _refused(sink: KafkaSink, pipeline: str, lineage: str) -> list[ConfigError]:
+    target = sink.target
+    prefix = ids.sink_prefixes(pipeline, sink.name)[0 if sink.mode == "two-phase" else 1]
     # Of no attempt and no subtask: nobody has used it and nobody will.
     transactional_id = f"{prefix}{lineage[:12]}-check"
-    groups = [ids.mark_group(transactional_id, lineage), ids.ledger_group(run.pipeline, sink.name)]
-    refused = []
+    groups = [ids.mark_group(transactional_id, lineage), ids.ledger_group(pipeline, sink.name)]
     with Connection(target.settings, owner=target.owner) as connection:
-        refused.append(attempts.may_write(connection, target.settings, transactional_id, target.topic))
-        refused += [attempts.may_mark(connection, target.settings, transactional_id, group) for group in groups]
-    for text in dict.fromkeys(str(error) for error in refused if error is not None):
-        yield fatal(text)
-    if not any(refused):
-        check_readable(admin({**target.settings, "log_level": 0}), target.settings, [target.topic])
+        found = [attempts.may_mark(connection, target.settings, transactional_id, group) for group in groups]
+        if target.topic is not None:
+            found.insert(0, attempts.may_write(connection, target.settings, transactional_id, target.topic))
+    return [error for error in found if error is not None]
 
 
 @check(
