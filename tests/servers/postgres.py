@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from holdfast.testing.servers import postgres
-from holdfast.testing.servers.postgres import USER, _children, binaries
+from holdfast.testing.servers.postgres import USER, _children, binaries, wheels
 
-__all__ = ["PASSWORD", "USER", "PostgresServer", "_children", "binaries", "execute", "left_behind"]
+__all__ = ["PASSWORD", "USER", "PostgresServer", "_children", "binaries", "execute", "left_behind", "newest"]
 PASSWORD = "s3cret/pass word"
 
 
 class PostgresServer(postgres.PostgresServer):
     """Start, kill, restart; ended by its process id."""
 
-    def __init__(self, **settings: str) -> None:
-        super().__init__(PASSWORD, **settings)
+    def __init__(self, *, installed: Path | None = None, **settings: str) -> None:
+        super().__init__(PASSWORD, installed=installed, **settings)
+
+
+def newest() -> Path:
+    """The newer one of the wheel's two."""
+    (folder,) = wheels("pginstall18")
+    return folder
 
 
 def execute(dsn: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:

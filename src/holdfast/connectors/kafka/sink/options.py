@@ -175,6 +175,7 @@ class KafkaSink(TwoPhaseCommitSink):
             return self
         config = {**self._config, "partitioner": told[0]["partitioner"]}
         sink = copy.copy(self)
+        sink.repairable = True
         sink._way = TwoPhase(Target(self.name, self._servers, told[0]["topic"], config))
         return sink
 
