@@ -200,7 +200,7 @@ class PostgresSink(TwoPhaseCommitSink):
         sink = copy.copy(self)
         sink.mode, sink.repairable, sink.create = "two-phase", True, False
         sink.table, sink.schema = TableName(*told[0]["target"]), told[0]["schema"]
-        sink._asked = sink._upsert = Upsert()
+        sink.asked = sink._upsert = Upsert()
         with self.server.connect(sink.table) as connection:
             sink._find_table(connection, self.run.schema)
             sink._find_stages(connection)
