@@ -15,6 +15,7 @@ from holdfast import errors, testing
 from holdfast.cli.app import app
 from holdfast.core import faults
 from holdfast.pipeline.help import HELP
+from holdfast.pipeline.options import options_of
 from holdfast.testing.contract import CHECKS, contracts
 
 ROOT = Path(__file__).parents[2]
@@ -96,6 +97,8 @@ def test_tables_are_what_the_code_says():
     for page in PAGES:
         assert tables.generate(page.read_text()) == page.read_text(), f"{page.name}: run `make tables`"
     assert tables.shown() == set(HELP)
+    for name in HELP:
+        assert [option.name for option in options_of(getattr(hf, name)) if not option.help] == [], f"{name}: help.py"
 
 
 def test_every_page_is_on_the_index():
