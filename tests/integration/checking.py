@@ -35,9 +35,9 @@ def deliver(folder: Path, *sinks: Any, schema: pa.Schema = SCHEMA, name: str = "
 
 
 def found(about: Situation, check: str, **options: Any) -> list[Finding]:
-    """What one check says; only those of its system are done."""
-    assert check in CHECKS
-    only = check.partition("-")[0]
+    """What one check says; only it is done, or, where another one finds it, those of its system."""
+    alone = CHECKS[check].function is not None and not check.startswith("files")
+    only = check if alone else check.partition("-")[0]
     return [finding for finding in findings(about, only=only, **options) if finding.check == check]
 
 

@@ -49,7 +49,7 @@ class KafkaBroker:
     ) -> None:
         self.folder, self.node, self._options = folder, node, java
         self.port, self._controller = ports or (free_port(), free_port())
-        self._jars = ":".join(str(jar) for jar in fetch_jars(KAFKA))
+        self._classes = ":".join(str(jar) for jar in fetch_jars(KAFKA))
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._properties = folder / "server.properties"
@@ -100,7 +100,7 @@ class KafkaBroker:
 
     def launch(self) -> None:
         """Start it without waiting."""
-        command = [*self._java(*self._options), "kafka.Kafka", str(self._properties)]
+        command = [*self._command(*self._options), "kafka.Kafka", str(self._properties)]
         with (self.folder / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
@@ -131,10 +131,10 @@ class KafkaBroker:
             return False
 
     def _tool(self, *arguments: str) -> str:
-        command = [*self._java("-Xmx256m"), "kafka.tools.StorageTool", *arguments]
+        command = [*self._command("-Xmx256m"), "kafka.tools.StorageTool", *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
-    def _java(self, *options: str) -> list[str]:
+    def _command(self, *options: str) -> list[str]:
         home = os.environ.get("JAVA_HOME")
         java = f"{home}/bin/java" if home else shutil.which("java") or "java"
-        return [java, *options, "-cp", self._jars]
+        return [java, *options, "-cp", self._classes]
