@@ -87,6 +87,7 @@ def test_this_spark_has_every_interface(spark, rows, monkeypatch) -> None:
     assert private.submitted()["spark.app.name"] == "tests"
     assert any(part.is_node for part in private.plan_parts(read_files(spark, rows / "in")))
     assert "spark-core" in (private.class_origin(spark.sparkContext, "org.apache.spark.SparkContext") or "")
+    assert hf.session("one that runs") is spark
     assert private.missed == set(), "a fallback does its work: see what changed"
     assert used | {"DataStreamWriter._sq"} == set(private.INTERFACES)
 

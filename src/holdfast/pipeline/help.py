@@ -12,6 +12,11 @@ _ORDER = (
     "checkpoint are an error"
 )
 _KEY = "for `upsert`: the columns that identify a row"
+_DELETES = {
+    "delete_when": "for `upsert`: a condition in Spark SQL, such as `op = 'd'`; rows for which it is true [delete](changes.md#deletes) the row of their key",
+    "keep_deletes": "with `order_by`: how long a delete keeps older rows that come late away",
+}
+_CHANGE = "what becomes of [columns that are new](schema-changes.md): `freeze` refuses them, `evolve` adds them, `discard-column` leaves them out and counts"
 _LIMITS = {
     "max_pending": "how many checkpoints may wait in the log before the query fails; nothing is lost; `None`: no limit",
     "max_pending_bytes": "how many bytes may wait there; `None`: no limit",
@@ -73,12 +78,24 @@ HELP: dict[str, dict[str, str]] = {
         "10,000 unless you set it: with Kafka's 500 Spark asks the broker for the ends of a partition so often that a batch "
         "takes a quarter longer",
     },
+    "from_debezium": {
+        "df": "the source's rows",
+        "schema": "the columns of the table: `id bigint, name string`, or a `StructType`",
+        "value": "the column of the messages",
+        "key": "the column of their keys: completes deletes that say no more than their key",
+        "op": "what the column with the kind of a change is called: `c`, `u`, `r`, `d`",
+        "position": "what the column with the order of changes is called",
+        "order": "Spark SQL for `position`, over `source` (a map of texts), `ts_ms` and the columns of `df`",
+        "keep": 'columns of `df` to keep, such as `["topic", "offset"]`',
+        "bad": "`fail`: what is no change fails the query; `null`: it becomes a row without `op`",
+    },
     "KafkaSink": {
         "bootstrap_servers": "`host:port`, with commas between several",
         "topic": "where rows go; it must be there when the query starts. Without it the DataFrame needs a column `topic`, "
         "and a topic that is not there is noticed with the first row that names it",
         "key": "Spark SQL for the message's key, from columns of any name",
         "value": "Spark SQL for the message's value, for example `to_json(struct(*))`",
+        "delete_when": "a condition in Spark SQL, with `key` and `value`: rows for which it is true are [messages without a value](changes.md#kafka-a-message-without-a-value)",
         "delivery": "`exactly-once`, `at-least-once` or `none`; `None`: the pipeline's",
         "mode": "`two-phase`, or `write-ahead`: rows wait in the log while brokers are away",
         "config": "librdkafka's settings (`transaction.timeout.ms`, `sasl.*`, `ssl.*`), for all clients of this sink",
@@ -92,6 +109,8 @@ HELP: dict[str, dict[str, str]] = {
         "mode": "`ledger` (another word for it: `append`) and `two-phase` append; `upsert` replaces rows by `key`",
         "key": f"{_KEY}; the table needs a unique index on them",
         "order_by": _ORDER,
+        **_DELETES,
+        "schema_change": _CHANGE,
         "create": "`True`: a table that is not there is made from the DataFrame's columns",
         "schema": "where the ledger and the staging tables are",
         "lock_timeout": "seconds to wait for a lock before the attempt fails",
@@ -104,6 +123,7 @@ HELP: dict[str, dict[str, str]] = {
         "partition_by": "Spark's word for `bucket_by`: give one of them",
         "rolling": "when files are completed: [`hf.Rolling`](reference.md#rolling); default `hf.Rolling()`",
         "compression": "Parquet: `snappy` (default), `zstd`, `gzip`, `lz4`, `none`; JSON and CSV: `none` (default), `gzip`",
+        "schema_change": f"{_CHANGE}; CSV files take no new ones",
         "csv_readers": "who will read CSV files: `spark`, `duckdb`, `pandas`, `python` (the `csv` module); all by default. "
         "[What each would misread](files.md#csv) is refused",
         "name": _NAME.format("files-<folder>"),
@@ -124,6 +144,8 @@ HELP: dict[str, dict[str, str]] = {
         "mode": "`ledger`, or `append`, which is another word for it, appends; `upsert` replaces rows by `key`",
         "key": _KEY,
         "order_by": _ORDER,
+        **_DELETES,
+        "schema_change": _CHANGE,
         "name": _NAME.format("sqlite-<table>"),
     },
     "CassandraSink": {
@@ -133,6 +155,8 @@ HELP: dict[str, dict[str, str]] = {
         "committer": "where sent checkpoints are marked; `None`: a table `holdfast_committer` in the same keyspace",
         "order_by": "the column that says which of two rows of one key is the last; then stored values are read first, and "
         "one task sends a checkpoint, else one for each subtask",
+        **_DELETES,
+        "schema_change": _CHANGE,
         "nulls": "`write` deletes the column's value, `skip` leaves it",
         "consistency": "how many replicas must have a row: `LOCAL_QUORUM`, `QUORUM`, `EACH_QUORUM`, `ALL`, `LOCAL_ONE`, "
         "`ONE`, `TWO`, `THREE`",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from typing import Any
 
 from holdfast.committers.cassandra_client import borrow, close_idle
 from holdfast.connectors.cassandra.sink import CassandraSink
-from holdfast.connectors.cassandra.table import describe
 from holdfast.pipeline.checks.registry import Problem, check, warning
 from holdfast.pipeline.checks.situation import Situation
 
@@ -34,11 +34,8 @@ def reach(situation: Situation, sink: CassandraSink) -> Iterator[Problem]:
 )
 def table(situation: Situation, sink: CassandraSink) -> Iterator[Problem]:
     """The table is there and takes the columns of the rows."""
-    schema = situation.schemas.get(sink.name)
     with borrow(sink.settings, f"sink {sink.name!r}") as client:
-        found = describe(client, sink.keyspace, sink.table_name)
-    if schema is not None:
-        sink.check_columns(found, schema)
+        copy(sink).find_table(client, situation.schemas.get(sink.name))
     yield from ()
 
 

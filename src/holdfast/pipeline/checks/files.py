@@ -16,6 +16,7 @@ from holdfast.errors import ConfigError
 from holdfast.pipeline.checks.log import try_store
 from holdfast.pipeline.checks.registry import CHECKS, Problem, also, check, fatal, warning
 from holdfast.pipeline.checks.situation import Situation
+from holdfast.sinks.deletes import without
 from holdfast.sinks.ledger import check_ledger
 from holdfast.sinks.order import MissingIndexError
 
@@ -87,17 +88,19 @@ def sqlite_file(situation: Situation, sink: SqliteSink) -> Iterator[Problem]:
 @check("sqlite-table", SqliteSink, remedy="ALTER TABLE as the message says, or select other columns")
 def sqlite_table(situation: Situation, sink: SqliteSink) -> Iterator[Problem]:
     """The table is there, or can be made, and takes the columns of the rows; with a unique index on the key."""
-    schema = situation.schemas.get(sink.name)
-    if schema is None:
+    rows = situation.schemas.get(sink.name)
+    if rows is None:
         return
-    sink.check_columns(schema)
+    schema = without(sink.name, rows, sink.delete_when)
+    copied = copy.copy(sink)  # what it finds out is not for the one that will be started
+    copied.check_columns(schema)
     there = Path(sink.table.path).exists()
     made = sink.table.connect() if there else closing(sqlite3.connect(":memory:", isolation_level=None))
     with told(sink.name, sink.table.path), made as connection:
         connection.execute("BEGIN IMMEDIATE")
         try:
             connection.execute(CREATE_LEDGER)
-            sink.check_table(connection, schema)
+            copied.check_table(connection, schema)
         except MissingIndexError as error:
             keys = ", ".join(sink.table.key)
             yield fatal(str(error), f"CREATE UNIQUE INDEX on {sink.table.name} ({keys})", check="sqlite-upsert-index")

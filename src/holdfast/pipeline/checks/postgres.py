@@ -14,6 +14,7 @@ from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.connectors.postgres.trouble import said
 from holdfast.pipeline.checks.registry import Problem, also, check, fatal, warning
 from holdfast.pipeline.checks.situation import Situation
+from holdfast.sinks.deletes import without
 from holdfast.sinks.order import MissingIndexError, check_order_by
 
 
@@ -69,9 +70,10 @@ def rights(situation: Situation, sink: PostgresSink) -> Iterator[Problem]:
 )
 def table(situation: Situation, sink: PostgresSink) -> Iterator[Problem]:
     """The table is there, or can be made, and takes the columns of the rows."""
-    schema = situation.schemas.get(sink.name)
-    if schema is None:
+    rows = situation.schemas.get(sink.name)
+    if rows is None:
         return
+    schema = without(sink.name, rows, sink.delete_when)
     check_order_by(sink.name, schema, sink.asked.key, sink.asked.order_by)
     psycopg, _, _ = drivers()
     with sink.server.connect(sink.table, starting=True) as connection:
@@ -82,7 +84,7 @@ def table(situation: Situation, sink: PostgresSink) -> Iterator[Problem]:
                 yield fatal(f"table {sink.table} is not there, and create: true cannot make it: {said(error)}")
             return
         try:
-            find_table(connection, sink.name, sink.table, schema, sink.asked)
+            find_table(connection, sink.name, sink.table, schema, sink.asked, sink.schema_change)
         except MissingIndexError as error:
             keys = ", ".join(map(quote, sink.asked.key))
             yield fatal(str(error), f"CREATE UNIQUE INDEX ON {sink.table.sql} ({keys})", check="postgres-upsert-index")
