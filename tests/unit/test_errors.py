@@ -31,6 +31,7 @@ from tests.unit.ledgers import Ledger, LedgerSink
 ELSEWHERE = {
     errors.RefusedError: "tests/integration/test_checks.py",
     errors.SourceError: "tests/integration/test_kafka_source.py",
+    errors.SavepointError: "tests/unit/test_savepoint.py",
 }
 #: never raised itself: the common part of its three subclasses
 ABSTRACT = {errors.LineageError}

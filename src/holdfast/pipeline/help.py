@@ -63,6 +63,7 @@ HELP: dict[str, dict[str, str]] = {
         "app_name": "the name of the application",
         "kafka": "`True`: add Spark's Kafka connector; it is fetched once",
         "conf": "settings of Spark; they add to and override the defaults",
+        "state": "`rocksdb`: keyed state in RocksDB, with incremental checkpoints",
     },
     "read_kafka": {
         "spark": "a classic SparkSession with Spark's Kafka connector",
