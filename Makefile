@@ -5,7 +5,11 @@ BIN := .venv/bin
 # Spark runs on the Java that setup found, whatever PATH says.
 RUN = JAVA_HOME="$$(cat .venv/java-home)" $(BIN)
 
+<<<<<<< HEAD
 .PHONY: help setup demo lint test contracts explore compat postgres-versions dist-check walk matrix mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files bench-routes clean
+=======
+.PHONY: help setup demo lint test contracts tables explore compat postgres-versions dist-check walk matrix mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files clean
+>>>>>>> main
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
@@ -26,6 +30,9 @@ lint: setup  ## ruff, mypy and the layers of the architecture
 test: lint  ## lint, and every test but the whole fault matrix, side by side
 	@$(RUN)/python -m tests.prepare
 	$(RUN)/pytest --durations=15 -n $$(( $$(nproc) + 1 )) --maxprocesses 4 --dist loadgroup
+
+tables: setup  ## write the tables of options and metrics into the docs
+	@$(BIN)/python -m scripts.tables
 
 explore: setup  ## the property tests with new examples, ten rounds; ROUNDS=2, SEED=7 and TESTS=tests/unit to choose
 	@$(RUN)/python -m tests.explore $(if $(SEED),--seed $(SEED),--rounds $(or $(ROUNDS),10)) $(TESTS)

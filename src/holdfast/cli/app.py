@@ -10,7 +10,11 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast import __version__
+<<<<<<< HEAD
 from holdfast.cli.dead_letters import app as dead_letters
+=======
+from holdfast.cli.check import check
+>>>>>>> main
 from holdfast.cli.demo import demo
 from holdfast.cli.flush import flush
 from holdfast.cli.history import history
@@ -58,6 +62,7 @@ app = typer.Typer(
 )
 app.command(epilog="Example: holdfast demo --seed 7 --kills 3 --rows 10000")(demo)
 app.command(epilog="Example: holdfast new kafka-to-postgres --to job.yaml")(new)
+app.command(epilog="Example: holdfast check job.yaml")(check)
 app.command(epilog="Example: holdfast run job.yaml --set trigger.available_now=true")(run)
 app.command(epilog="Example: holdfast schema > holdfast.schema.json")(schema)
 app.command(epilog="Example: holdfast status /data/checkpoints/totals --max-age 5m")(status)

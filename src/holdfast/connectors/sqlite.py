@@ -26,8 +26,12 @@ from holdfast.sinks import wal
 from holdfast.sinks.deletes import DELETED, check_delete_when, marks, split, without
 from holdfast.sinks.keys import FindDuplicates
 from holdfast.sinks.ledger import APPEND, check_ledger
+<<<<<<< HEAD
 from holdfast.sinks.order import check_order_by
 from holdfast.sinks.pattern import MAX_TARGETS, check_max_targets, parse_pattern
+=======
+from holdfast.sinks.order import MissingIndexError, check_order_by
+>>>>>>> main
 from holdfast.sinks.schema_change import DISCARD, EVOLVE, FREEZE, check_schema_change, discarded, ways
 from holdfast.sinks.write_ahead import StagedSink
 
@@ -134,7 +138,7 @@ class SqliteSink(StagedSink):
         """See TwoPhaseCommitSink."""
         super().open(run)
         schema = None if run.schema is None else without(self.name, run.schema, self.delete_when)
-        self._check_columns(schema)
+        self.check_columns(schema)
         file = Path(self.table.path)
         new = not file.exists()
         make_folder(file.parent)
@@ -147,7 +151,7 @@ class SqliteSink(StagedSink):
             self._found = self._ledger.read(connection)
             check_ledger(run, self._where, self._found)
             if schema is not None:
-                self._check_table(connection, schema)
+                self.check_table(connection, schema)
             own = "" if schema is None else self.table.create_statement(schema)
             add = [self.table.add_statement(*column) for column in self.table.add]
             self._trial = trial_of(connection, self.name, self.table.path, self.table.name, own, add)
@@ -224,7 +228,8 @@ class SqliteSink(StagedSink):
         known = self.run.committed.get(self.name)
         return -1 if known is None else known.checkpoint_id
 
-    def _check_columns(self, schema: pa.Schema | None) -> None:
+    def check_columns(self, schema: pa.Schema | None) -> None:
+        """Refuse rows that no table of SQLite could take."""
         if schema is None:
             return
         check_types(self.name, schema)
@@ -236,7 +241,8 @@ class SqliteSink(StagedSink):
                 "order in SQLite, where it is kept as text: cast it to bigint, double or timestamp"
             )
 
-    def _check_table(self, connection: sqlite3.Connection, schema: pa.Schema) -> None:
+    def check_table(self, connection: sqlite3.Connection, schema: pa.Schema) -> None:
+        """Make the table if it is not there, and refuse one that these rows do not go into."""
         self.table = replace(self.table, graves=None, add=())
         self._try(connection, self.table.create_statement(schema))
         there, given = self.table.columns(connection), {name.lower() for name in schema.names}
@@ -274,10 +280,12 @@ class SqliteSink(StagedSink):
         try:
             connection.execute(statement, values)
         except sqlite3.OperationalError as error:
-            index = f". The table needs a unique index on ({', '.join(self.table.key)})" if self.table.key else ""
-            raise ConfigError(
-                f"sink {self.name!r} cannot write into table {self.table.name!r}: {error}{index}"
-            ) from error
+            told = f"sink {self.name!r} cannot write into table {self.table.name!r}: {error}"
+            if self.table.key and "ON CONFLICT" in str(error):
+                raise MissingIndexError(
+                    f"{told}. The table needs a unique index on ({', '.join(self.table.key)})"
+                ) from error
+            raise ConfigError(told) from error
 
 
 def check_table(table: object) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from holdfast.checkpoint.ports import Run, Tasks
 from holdfast.committers.base import CheckpointCommitter
 from holdfast.committers.cassandra import CassandraCheckpointCommitter
-from holdfast.committers.cassandra_client import borrow, close_idle
+from holdfast.committers.cassandra_client import Client, borrow, close_idle
 from holdfast.committers.cassandra_settings import check_choice, check_identifier, make_settings
 from holdfast.connectors.cassandra.deletes import Graves, prepare_graves
 from holdfast.connectors.cassandra.limits import Limits, read_limits
@@ -136,16 +136,20 @@ class CassandraSink(WriteAheadSink):
         try:
             super().open(run)
             with borrow(self.settings, self._who) as client:
-                self._table = describe(client, self.keyspace, self.table_name)
                 self._limits = read_limits(client, self.max_mutation)
-                if run.schema is not None:
-                    schema = without(self.name, run.schema, self.delete_when)
-                    self._check_new(schema)
-                    self._check_columns(without_columns(schema, self.discards))
-                    if self.delete_when is not None and self.order_by is not None:
-                        self._graves = prepare_graves(client, self.table, self.order_by, self._keep)
+                self.find_table(client, run.schema)
+                if run.schema is not None and self.delete_when is not None and self.order_by is not None:
+                    self._graves = prepare_graves(client, self.table, self.order_by, self._keep)
         finally:
             close_idle()
+
+    def find_table(self, client: Client, schema: pa.Schema | None) -> None:
+        """Look at the table, and refuse rows that do not go into it; nothing is changed there."""
+        self._table = describe(client, self.keyspace, self.table_name)
+        if schema is not None:
+            own = without(self.name, schema, self.delete_when)
+            self._check_new(own)
+            self._check_columns(without_columns(own, self.discards))
 
     def _check_new(self, schema: pa.Schema) -> None:
         """Columns that the table does not have."""

@@ -99,7 +99,7 @@ class FileSink(FileTasks):
         self._reset()
         self._run = run
         if run.schema is not None:
-            self._check(run.schema)
+            self.check_columns(run.schema)
         folder = self._folder()
         check_place(self.name, folder.home, folder.storage.longest, self.path)
         with self._told():
@@ -150,7 +150,8 @@ class FileSink(FileTasks):
             self._mark = self._mark.join(read_marks(folder).get(self.run.lineage, Mark()))
         return missing_parts(folder, self._state, self._mark.roll)
 
-    def _check(self, schema: pa.Schema) -> None:
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Refuse columns that the format or the buckets cannot have."""
         self.buckets.check(schema)
         formats.check_types(self.name, self.format, self._in_files(schema))
         if self.format == "csv":

@@ -98,8 +98,8 @@ class PostgresSink(TwoPhaseCommitSink):
         #: what the endpoint then lacks is taken from the replay, which Spark has only until the batch returns
         self.overlaps = mode != "two-phase"
         self.repairable = mode == "two-phase"
-        self._asked = Upsert(tuple(key), order_by)
-        self._upsert = self._asked
+        self.asked = Upsert(tuple(key), order_by)
+        self._upsert = self.asked
         self._target: Target | None = None
         self._stages: dict[bool, Stages] = {}
         self._place = Place(self.schema)
@@ -161,9 +161,9 @@ class PostgresSink(TwoPhaseCommitSink):
         psycopg, _, _ = drivers()
         try:
             if self.create:
-                self._create_table(connection, create_statement(self.table, schema, self._asked.key))
+                self._create_table(connection, create_statement(self.table, schema, self.asked.key))
             self._target, self._upsert, self.discards = find_table(
-                connection, self.name, self.table, schema, self._asked, self.schema_change
+                connection, self.name, self.table, schema, self.asked, self.schema_change
             )
             if self.delete_when is not None:
                 self._upsert = deletes.prepare(
@@ -236,7 +236,7 @@ class PostgresSink(TwoPhaseCommitSink):
         sink = copy.copy(self)
         sink.mode, sink.repairable, sink.create = "two-phase", True, False
         sink.table, sink.schema = TableName(*told[0]["target"]), told[0]["schema"]
-        sink._asked = sink._upsert = Upsert()
+        sink.asked = sink._upsert = Upsert()
         sink.delete_when, sink.schema_change = None, FREEZE if self.schema_change == FREEZE else DISCARD
         assert self.run.schema is not None
         schema = without(self.name, self.run.schema, self.delete_when)
@@ -286,7 +286,7 @@ class PostgresSink(TwoPhaseCommitSink):
 
     def write(self, txn: Writer, batch: pa.RecordBatch) -> None:
         """See TwoPhaseCommitSink."""
-        for column in self._asked.key:
+        for column in self.asked.key:
             if batch.column(column).null_count:
                 raise RowError(
                     f"sink {self.name!r}: a row has no value in key column {column!r}; nothing would ever replace it. "
@@ -337,7 +337,7 @@ class PostgresSink(TwoPhaseCommitSink):
     def _check_columns(self, schema: pa.Schema | None) -> None:
         if schema is None:
             return
-        check_order_by(self.name, schema, self._asked.key, self._asked.order_by)
+        check_order_by(self.name, schema, self.asked.key, self.asked.order_by)
 
 
 def _kinds(committables: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:

@@ -112,6 +112,11 @@ class KafkaSink(TwoPhaseCommitSink):
         """See TwoPhaseCommitSink."""
         return self._servers
 
+    @property
+    def target(self) -> Target:
+        """Where it writes, as the options say."""
+        return Target(self.name, self._servers, self._topic, self._config)
+
     def shared_paths(self, location: str) -> Sequence[str]:
         """See TwoPhaseCommitSink; `may_lag` says that rows go through the log."""
         return (location,) if self.may_lag else ()
@@ -123,7 +128,7 @@ class KafkaSink(TwoPhaseCommitSink):
         if run.schema is not None:
             check_schema(run.schema if self.pattern is None else with_topic(run.schema, self.pattern), self._topic)
         self.close()
-        target = Target(self.name, self._servers, self._topic, self._config).as_it_is()
+        target = self.target.as_it_is()
         delivery = self.delivery or run.delivery
         if delivery == "exactly-once":
             self._marks_last = marks_last(target.settings, owner=target.owner)
@@ -190,7 +195,7 @@ class KafkaSink(TwoPhaseCommitSink):
         if mode not in self._ways:
             if self._run is None:
                 raise ConfigError(f"sink {self.name!r} is not part of a running query")
-            target = Target(self.name, self._servers, self._topic, self._config, marks_last=self._marks_last)
+            target = replace(self.target, marks_last=self._marks_last)
             way: TwoPhaseCommitSink = TwoPhase(target, writes=False) if mode == "two-phase" else WriteAhead(target)
             way.open(self._run)
             # A new dict: another thread may be going through this one.
