@@ -5,11 +5,7 @@ BIN := .venv/bin
 # Spark runs on the Java that setup found, whatever PATH says.
 RUN = JAVA_HOME="$$(cat .venv/java-home)" $(BIN)
 
-<<<<<<< HEAD
-.PHONY: help setup demo lint test contracts explore compat postgres-versions dist-check walk matrix mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files bench-routes clean
-=======
-.PHONY: help setup demo lint test contracts tables explore compat postgres-versions dist-check walk matrix mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files clean
->>>>>>> main
+.PHONY: help setup demo lint test contracts tables explore compat postgres-versions dist-check walk matrix mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files bench-routes clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \

@@ -10,11 +10,8 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast import __version__
-<<<<<<< HEAD
-from holdfast.cli.dead_letters import app as dead_letters
-=======
 from holdfast.cli.check import check
->>>>>>> main
+from holdfast.cli.dead_letters import app as dead_letters
 from holdfast.cli.demo import demo
 from holdfast.cli.flush import flush
 from holdfast.cli.history import history

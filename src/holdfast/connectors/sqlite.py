@@ -26,12 +26,8 @@ from holdfast.sinks import wal
 from holdfast.sinks.deletes import DELETED, check_delete_when, marks, split, without
 from holdfast.sinks.keys import FindDuplicates
 from holdfast.sinks.ledger import APPEND, check_ledger
-<<<<<<< HEAD
-from holdfast.sinks.order import check_order_by
-from holdfast.sinks.pattern import MAX_TARGETS, check_max_targets, parse_pattern
-=======
 from holdfast.sinks.order import MissingIndexError, check_order_by
->>>>>>> main
+from holdfast.sinks.pattern import MAX_TARGETS, check_max_targets, parse_pattern
 from holdfast.sinks.schema_change import DISCARD, EVOLVE, FREEZE, check_schema_change, discarded, ways
 from holdfast.sinks.write_ahead import StagedSink
 

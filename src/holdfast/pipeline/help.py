@@ -6,18 +6,14 @@ shows them without links and marks. `make tables` writes them into the docs.
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-_NAME = "The sink's name, unique in the pipeline; keep it over restarts."
-_TARGETS = "With a pattern: how many names it may come to, at most."
-_ORDER = "Of two rows of one key the one with the larger value of this column wins."
-=======
 _NAME = "the sink's name, unique in the pipeline; keep it over restarts. Default: `{}`"
 _ORDER = (
     "for `upsert`: of two rows of one key the one with the larger value of this column wins; without it, two in one "
     "checkpoint are an error"
 )
+_TARGETS = "with a [pattern](routes.md#tables-topics-and-folders-by-columns): how many names it may come to"
+_PATTERN = "; or [a pattern over columns](routes.md#tables-topics-and-folders-by-columns), such as `{}`"
 _KEY = "for `upsert`: the columns that identify a row"
->>>>>>> main
 _DELETES = {
     "delete_when": "for `upsert`: a condition in Spark SQL, such as `op = 'd'`; rows for which it is true [delete](changes.md#deletes) the row of their key",
     "keep_deletes": "with `order_by`: how long a delete keeps older rows that come late away",
@@ -97,47 +93,9 @@ HELP: dict[str, dict[str, str]] = {
         "bad": "`fail`: what is no change fails the query; `null`: it becomes a row without `op`",
     },
     "KafkaSink": {
-<<<<<<< HEAD
-        "bootstrap_servers": "host:port, with commas between several.",
-        "topic": "Where rows go, or a pattern: orders.{country}; without it, each row says so in its column topic.",
-        "delivery": "none, at-least-once or exactly-once; default: the pipeline's.",
-        "mode": "two-phase, or write-ahead: rows wait in the log while brokers are away.",
-        "config": "For the producer: transaction.timeout.ms, sasl.*, ssl.* and others.",
-        "key": "Spark SQL for the message's key.",
-        "value": "Spark SQL for the message's value: to_json(struct(*))",
-        "max_targets": _TARGETS,
-        "delete_when": "Spark SQL: rows for which it is true are messages without a value: op = 'd'",
-        "name": _NAME,
-        **_LIMITS,
-    },
-    "PostgresSink": {
-        "dsn": "postgresql://user:password@host:port/database",
-        "table": "table or schema.table; or a pattern over columns: orders_{country}",
-        "mode": "ledger (or append), two-phase or upsert.",
-        "key": "For upsert: the columns that identify a row.",
-        "order_by": _ORDER,
-        **_DELETES,
-        "schema_change": _CHANGE,
-        "create": "true: make a table that is not there.",
-        "schema": "Where the ledger and the staging table are.",
-        "lock_timeout": "Seconds to wait for a lock.",
-        "max_targets": _TARGETS,
-        "name": _NAME,
-    },
-    "FileSink": {
-        "path": "A folder, or the URL of one; or a pattern over columns: /data/{country}",
-        "format": "parquet, json or csv.",
-        "bucket_by": "Columns, or {pattern, column, timezone} for folders by time.",
-        "partition_by": "Spark's word for bucket_by.",
-        "rolling": "When a file is completed.",
-        "csv_readers": "Who will read CSV files: spark, duckdb, pandas, python; all by default.",
-        "schema_change": _CHANGE,
-        "compression": "As the format has it: zstd, snappy, gzip ...",
-        "max_targets": _TARGETS,
-        "name": _NAME,
-=======
         "bootstrap_servers": "`host:port`, with commas between several",
-        "topic": "where rows go; it must be there when the query starts. Without it the DataFrame needs a column `topic`, "
+        "topic": "where rows go, or [a pattern over columns](routes.md#tables-topics-and-folders-by-columns), such as "
+        "`orders.{country}`; it must be there when the query starts. Without it the DataFrame needs a column `topic`, "
         "and a topic that is not there is noticed with the first row that names it",
         "key": "Spark SQL for the message's key, from columns of any name",
         "value": "Spark SQL for the message's value, for example `to_json(struct(*))`",
@@ -145,13 +103,14 @@ HELP: dict[str, dict[str, str]] = {
         "delivery": "`exactly-once`, `at-least-once` or `none`; `None`: the pipeline's",
         "mode": "`two-phase`, or `write-ahead`: rows wait in the log while brokers are away",
         "config": "librdkafka's settings (`transaction.timeout.ms`, `sasl.*`, `ssl.*`), for all clients of this sink",
+        "max_targets": _TARGETS,
         "name": _NAME.format("kafka-<topic>"),
         **_LIMITS,
     },
     "PostgresSink": {
         "dsn": "`postgresql://user:password@host:port/database`, or libpq's `key=value` pairs; driver and executors connect "
         "with it",
-        "table": "`table` or `schema.table`, spelled as the catalog spells it",
+        "table": "`table` or `schema.table`, spelled as the catalog spells it" + _PATTERN.format("orders_{country}"),
         "mode": "`ledger` (another word for it: `append`) and `two-phase` append; `upsert` replaces rows by `key`",
         "key": f"{_KEY}; the table needs a unique index on them",
         "order_by": _ORDER,
@@ -160,10 +119,11 @@ HELP: dict[str, dict[str, str]] = {
         "create": "`True`: a table that is not there is made from the DataFrame's columns",
         "schema": "where the ledger and the staging tables are",
         "lock_timeout": "seconds to wait for a lock before the attempt fails",
+        "max_targets": _TARGETS,
         "name": _NAME.format("postgres-<table>"),
     },
     "FileSink": {
-        "path": "a folder, or the URL of one",
+        "path": "a folder, or the URL of one" + _PATTERN.format("/data/{country}"),
         "format": "`parquet`, `json` (lines) or `csv` (with a header line)",
         "bucket_by": "columns, and `TimeBucket`s (in a job file `{pattern, column, timezone}`): [buckets](files.md#buckets)",
         "partition_by": "Spark's word for `bucket_by`: give one of them",
@@ -172,8 +132,8 @@ HELP: dict[str, dict[str, str]] = {
         "schema_change": f"{_CHANGE}; CSV files take no new ones",
         "csv_readers": "who will read CSV files: `spark`, `duckdb`, `pandas`, `python` (the `csv` module); all by default. "
         "[What each would misread](files.md#csv) is refused",
+        "max_targets": _TARGETS,
         "name": _NAME.format("files-<folder>"),
->>>>>>> main
     },
     "Rolling": {
         "size": "at this size; `None`: no such limit",
@@ -186,17 +146,11 @@ HELP: dict[str, dict[str, str]] = {
         "timezone": "of the folders' names",
     },
     "SqliteSink": {
-<<<<<<< HEAD
-        "path": "The file.",
-        "table": "The table, made if it is not there; or a pattern over columns: orders_{country}",
-        "mode": "ledger (or append), or upsert.",
-        "key": "For upsert: the columns that identify a row.",
-=======
         "path": "the file",
-        "table": "the table; one that is not there is made from the DataFrame's columns",
+        "table": "the table; one that is not there is made from the DataFrame's columns"
+        + _PATTERN.format("orders_{country}"),
         "mode": "`ledger`, or `append`, which is another word for it, appends; `upsert` replaces rows by `key`",
         "key": _KEY,
->>>>>>> main
         "order_by": _ORDER,
         "max_targets": _TARGETS,
         **_DELETES,
@@ -204,29 +158,9 @@ HELP: dict[str, dict[str, str]] = {
         "name": _NAME.format("sqlite-<table>"),
     },
     "CassandraSink": {
-<<<<<<< HEAD
-        "contact_points": "Hosts to connect to.",
-        "keyspace": "The keyspace.",
-        "table": "The table, its primary key is the rows' key; or a pattern over columns: orders_{country}",
-        "order_by": _ORDER,
-        **_DELETES,
-        "schema_change": _CHANGE,
-        "nulls": "write, or skip: leave what is there.",
-        "consistency": "Of writes: LOCAL_QUORUM, QUORUM, ALL ...",
-        "concurrency": "Requests under way in a task.",
-        "max_mutation": "Cassandra's limit, where it cannot be read from the server.",
-        "port": "Of the native protocol.",
-        "username": "To log in.",
-        "password": "To log in: ${CASSANDRA_PASSWORD}",
-        "tls": "true, or {ca_certs, certfile, keyfile, check_hostname}.",
-        "local_dc": "The data centre to send to.",
-        "timeout": "Seconds for a request.",
-        "max_targets": _TARGETS,
-        "name": _NAME,
-=======
         "contact_points": "a list of host names; one that answers is enough to find the others",
         "keyspace": "the keyspace; upper and lower case count, as in quoted CQL",
-        "table": "the table; its primary key is the rows' key",
+        "table": "the table; its primary key is the rows' key" + _PATTERN.format("orders_{country}"),
         "committer": "where sent checkpoints are marked; `None`: a table `holdfast_committer` in the same keyspace",
         "order_by": "the column that says which of two rows of one key is the last; then stored values are read first, and "
         "one task sends a checkpoint, else one for each subtask",
@@ -245,8 +179,8 @@ HELP: dict[str, dict[str, str]] = {
         "driver and executors have",
         "local_dc": "the datacenter to talk to; `None`: that of the first contact point",
         "timeout": "seconds for a request, and for a connection",
+        "max_targets": _TARGETS,
         "name": _NAME.format("cassandra-<keyspace>-<table>"),
->>>>>>> main
         **_LIMITS,
     },
     "StdoutSink": {"name": "the sink's name, unique in the pipeline", "max_pending": _LIMITS["max_pending"]},

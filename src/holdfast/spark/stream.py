@@ -151,13 +151,8 @@ class HoldfastWriter(DataStreamWriter):
         """Claim a generation, fence older drivers, finish what they decided, then start the query."""
         if args or set(kwargs) - {"outputMode", "queryName"}:
             raise ConfigError("start() takes outputMode and queryName only: where rows go is the sinks' business")
-<<<<<<< HEAD
-        _refuse_speculation(self._df)
-        with reserve(self._location, [getattr(sink, "template", sink) for sink in self._sinks]) as live:
-=======
         refuse_speculation(self._df.sparkSession)
-        with reserve(self._location, self._sinks) as live:
->>>>>>> main
+        with reserve(self._location, [getattr(sink, "template", sink) for sink in self._sinks]) as live:
             storage = open_storage(log_location(self._location))
             log = CheckpointLog(storage, self._name, history_retain=self._history_retain)
             context = self._df.sparkSession.sparkContext
@@ -302,7 +297,6 @@ def _check_sinks(
     return chosen
 
 
-<<<<<<< HEAD
 def _check_patterns(made: Routed) -> None:
     """What a sink's pattern is made of must be among its own columns."""
     if any(sink.pattern is not None for sink in made.sinks):
@@ -312,13 +306,9 @@ def _check_patterns(made: Routed) -> None:
                 sink.pattern.check(made.lanes.get(sink.name, WHOLE).schema(whole))
 
 
-def _refuse_speculation(df: DataFrame) -> None:
-    if df.sparkSession.sparkContext.getConf().get("spark.speculation", "false").lower() == "true":
-=======
 def refuse_speculation(spark: SparkSession) -> None:
     """A copy of a task that lost could write after the decision."""
     if spark.sparkContext.getConf().get("spark.speculation", "false").lower() == "true":
->>>>>>> main
         raise ConfigError(
             "spark.speculation=true runs the code of a task twice, and the losing copy can write after the checkpoint "
             "is decided: set spark.speculation=false for this application"
