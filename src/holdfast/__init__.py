@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.checkpoint.history import CheckpointStats, checkpoints
     from holdfast.checkpoint.ports import Run, Tasks
+    from holdfast.checkpoint.savepoint_orders import savepoint
     from holdfast.committers.base import CheckpointCommitter
     from holdfast.committers.cassandra import CassandraCheckpointCommitter
     from holdfast.committers.file import FileCheckpointCommitter
@@ -74,6 +75,7 @@ __all__ = [
     "read_kafka",
     "read_whole_checkpoints",
     "route",
+    "savepoint",
     "session",
     "write_stream",
 ]
@@ -112,6 +114,7 @@ _HOMES = {
     "read_kafka": "holdfast.spark.kafka",
     "read_whole_checkpoints": "holdfast.connectors.kafka.source.whole",
     "route": "holdfast.sinks.route",
+    "savepoint": "holdfast.checkpoint.savepoint_orders",
     "session": "holdfast.spark.session",
     "write_stream": "holdfast.spark.stream",
 }

@@ -200,7 +200,8 @@ def test_no_watermark_is_none(tmp_path: Path) -> None:
     [
         ({"topic": "rows", "progress_topic": ""}, "progress_topic must be a name"),
         ({"progress_topic": "progress"}, "progress_topic needs topic="),
-        ({"topic": "rows", "progress_topic": "rows"}, "another one"),
+        ({"topic": "rows", "progress_topic": "rows"}, "one other topic"),
+        ({"topic": "rows.{key}", "progress_topic": "p"}, "one other topic"),
         ({"topic": "rows", "progress_topic": "p", "delivery": "none"}, "needs delivery='exactly-once', not 'none'"),
     ],
 )

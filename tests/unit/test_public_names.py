@@ -48,6 +48,7 @@ PUBLIC = {
     "read_kafka",
     "read_whole_checkpoints",
     "route",
+    "savepoint",
     "session",
     "write_stream",
 }
