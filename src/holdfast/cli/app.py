@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast import __version__
+from holdfast.cli.dashboard import dashboard
 from holdfast.cli.demo import demo
 from holdfast.cli.flush import flush
 from holdfast.cli.history import history
@@ -57,6 +58,7 @@ app.command(epilog="Example: holdfast new kafka-to-postgres --to job.yaml")(new)
 app.command(epilog="Example: holdfast run job.yaml --set trigger.available_now=true")(run)
 app.command(epilog="Example: holdfast schema > holdfast.schema.json")(schema)
 app.command(epilog="Example: holdfast status /data/checkpoints/totals --max-age 5m")(status)
+app.command(epilog="Example: holdfast dashboard /data/checkpoints")(dashboard)
 app.command(epilog="Example: holdfast flush /data/checkpoints/totals")(flush)
 app.command(epilog="Example: holdfast history /data/checkpoints/totals --last 50")(history)
 app.command(epilog="Example: holdfast resolve /data/checkpoints/totals 17 --give-up")(resolve)
