@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +16,7 @@ from holdfast.dashboard.places import Places
 from holdfast.dashboard.serve import address_of, listen
 from holdfast.dashboard.web import Site
 from tests.servers.chromium import binary
+from tests.unit.scenes import in_memory
 
 #: kept for people to look at; git ignores it
 PICTURES = Path(__file__).parents[2] / "artifacts" / "dashboard"
@@ -70,11 +69,8 @@ def look(browser: Browser) -> Iterator[Callable[..., Looking]]:
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """In memory, where there is some: checkpoints are made by the hundred, and each waits for the disk."""
-    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    made = Path(tempfile.mkdtemp(prefix="holdfast-dashboard-", dir=memory))
-    yield made
-    shutil.rmtree(made)
+    with in_memory() as made:
+        yield made
 
 
 class Serving:

@@ -9,7 +9,10 @@ import json
 import random
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,8 @@ from holdfast.core.retry import Retry
 from holdfast.errors import HoldfastError, LostError
 from tests.unit.inprocess import Endpoint, Engine, PreparingSink, SendingSink
 
-SCRIPT = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+#: no slash: it has to be a name of files, too
+SCRIPT = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'<\\script>{{7*7}}"
 
 
 class Clock:
@@ -50,8 +54,11 @@ class SlowSink(PreparingSink):
 class Scene:
     """A pipeline into `warehouse` (two-phase) and `search` (write-ahead), and Spark's own files beside it."""
 
-    def __init__(self, folder: Path, name: str, *, back: float = 1800.0, seed: int = 7) -> None:
+    def __init__(
+        self, folder: Path, name: str, *, back: float = 1800.0, seed: int = 7, sink: str = "warehouse"
+    ) -> None:
         self.location = folder / name
+        self.sink = sink
         self.name = name
         self.clock = Clock(time.time() - back, seed)
         self.warehouse, self.search = Endpoint(), Endpoint()
@@ -67,7 +74,7 @@ class Scene:
 
     def sinks(self) -> tuple[Any, Any]:
         committer = FileCheckpointCommitter(str(self.location) + "-marks")
-        return SlowSink(self.warehouse, "warehouse", self.clock), SendingSink(self.search, committer, "search")
+        return SlowSink(self.warehouse, self.sink, self.clock), SendingSink(self.search, committer, "search")
 
     def spark(self, folder: str, number: int) -> None:
         settings = {"conf": {"spark.sql.shuffle.partitions": "8", "spark.app.password": "hunter2"}}
@@ -172,31 +179,63 @@ def stuck(folder: Path, name: str = "ledger", problem: str = "warehouse dropped 
     return scene
 
 
+def hostile(folder: Path) -> Scene:
+    """Script in every name and text that anybody could have put there."""
+    scene = Scene(folder, SCRIPT, back=200, sink=SCRIPT)
+    scene.run(3)
+    scene.warehouse.fail("commit", *[LostError(SCRIPT)] * 50)
+    scene.search.down = ConnectionError(SCRIPT)
+    try:
+        scene.run(1)
+    except HoldfastError as error:
+        scene.beat()
+        scene.end(error)
+    log = scene.location / "holdfast"
+    history = {"checkpoint_id": 2, "status": SCRIPT, "error": SCRIPT, "sinks": {SCRIPT: {"outcome": SCRIPT}}}
+    (log / "history" / "5.0.jsonl").write_text(json.dumps({**history, "durations": {SCRIPT: 1.0}}) + "\n")
+    (log / "commits" / f"3.{SCRIPT}.json").write_text(SCRIPT)
+    (scene.location / "metadata").write_text(json.dumps({"id": SCRIPT}))
+    (scene.location / "offsets" / "4").write_text(f"v1\n{json.dumps({'conf': {SCRIPT: SCRIPT}})}\n{SCRIPT}\n")
+    rewrite(scene, {"host": SCRIPT})
+    return scene
+
+
 def disown(scene: Scene) -> None:
     """Make the newest claim that of a process which is gone."""
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
+    rewrite(scene, {"pid": child.pid})
+
+
+def rewrite(scene: Scene, changed: dict[str, Any]) -> None:
+    """Change what the newest claim says."""
     storage = LocalStorage(str(scene.location / "holdfast"))
-    generation = scene.engine.log.generation
-    name = f"generations/{generation}"
+    name = f"generations/{scene.engine.log.generation}"
     body = records.decode(storage.read(name), name, "generation")
     kept = {key: value for key, value in body.items() if key not in ("version", "kind", "nonce")}
-    storage.replace(name, records.encode("generation", body["nonce"], {**kept, "pid": child.pid}))
+    storage.replace(name, records.encode("generation", body["nonce"], kept | changed))
+
+
+@contextmanager
+def in_memory() -> Iterator[Path]:
+    """A folder in memory, where there is some: checkpoints are made by the hundred, and each waits for the disk."""
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="holdfast-scenes-", dir=memory) as made:
+        yield Path(made)
 
 
 def long_history(folder: Path, count: int = 100_000, name: str = "archive") -> Scene:
     """A healthy pipeline with the statistics of so many more checkpoints before, as History writes them."""
     scene = Scene(folder, name, back=60)
-    storage = LocalStorage(str(scene.location / "holdfast"))
     rng, begin = random.Random(1), int((time.time() - count * 2) * 1000)
     for segment in range(count // 100):
         lines = []
         for number in range(segment * 100, segment * 100 + 100):
             took = {"tasks": rng.uniform(0.2, 1.2), "decide": 0.004, "commit": rng.uniform(0.02, 0.1), "notify": 0.001}
-            sinks = {s: {"rows": 1000, "bytes": 64000, "subtasks": 4, "outcome": "committed"} for s in ("warehouse", "search")}
+            told = {"rows": 1000, "bytes": 64000, "subtasks": 4, "outcome": "committed"}
             entry = {
                 "status": "complete", "started": begin + number * 2000, "durations": took, "rows": 1000, "bytes": 64000,
-                "subtasks": 4, "sinks": sinks,
+                "subtasks": 4, "sinks": {"warehouse": told, "search": told},
             }  # fmt: skip
             line = {"checkpoint_id": number, "generation": 0, **entry}
             lines.append(json.dumps(line, separators=(",", ":")))

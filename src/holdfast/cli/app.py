@@ -19,6 +19,7 @@ from holdfast.cli.resolve import resolve
 from holdfast.cli.run import new, run, schema
 from holdfast.cli.status import status
 from holdfast.cli.transactions import app as transactions
+from holdfast.cli.watch import watch
 
 _UsageError: Any = typer.BadParameter.__base__
 
@@ -58,6 +59,7 @@ app.command(epilog="Example: holdfast new kafka-to-postgres --to job.yaml")(new)
 app.command(epilog="Example: holdfast run job.yaml --set trigger.available_now=true")(run)
 app.command(epilog="Example: holdfast schema > holdfast.schema.json")(schema)
 app.command(epilog="Example: holdfast status /data/checkpoints/totals --max-age 5m")(status)
+app.command(epilog="Example: holdfast watch /data/checkpoints/totals")(watch)
 app.command(epilog="Example: holdfast dashboard /data/checkpoints")(dashboard)
 app.command(epilog="Example: holdfast flush /data/checkpoints/totals")(flush)
 app.command(epilog="Example: holdfast history /data/checkpoints/totals --last 50")(history)

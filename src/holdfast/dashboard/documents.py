@@ -13,6 +13,7 @@ from holdfast.checkpoint.drivers import read_drivers
 from holdfast.checkpoint.health import DEGRADED, DOWN, HEALTHY
 from holdfast.checkpoint.history import CheckpointStats, engine_position
 from holdfast.checkpoint.limited import open_limited
+from holdfast.checkpoint.rates import RATE_OVER, finished, rows_per_second, seconds_of
 from holdfast.checkpoint.resolve import consequence, ways
 from holdfast.checkpoint.status import Status
 from holdfast.core.model import Committable
@@ -43,7 +44,7 @@ def card(place: Place) -> dict[str, Any]:
     base = {"slug": place.slug, "location": hide_text(place.location)}
     try:
         found = place.status()
-        history = place.history.newest(numbers.RATE_OVER * 3)
+        history = place.history.newest(RATE_OVER * 3)
     except READ_ERRORS as error:
         why = hide_text(str(error))
         return {**base, **_NOTHING, "health": UNKNOWN, "reasons": [why], "error": why}
@@ -66,7 +67,7 @@ def _glance(found: Status, history: list[CheckpointStats]) -> dict[str, Any]:
         "pipeline": found.pipeline,
         "running": alive,
         "state": None if found.owner is None else found.owner.state,
-        "rows_per_second": _rounded(numbers.rows_per_second(history)),
+        "rows_per_second": _rounded(rows_per_second(history)),
         "lag_seconds": 0.0 if oldest is None else max(0.0, (found.at - oldest) / 1000),
         "lag_rows": sum(p.rows for p in found.pending),
         "pending": sum(p.checkpoints for p in found.pending),
@@ -96,7 +97,7 @@ def pipeline(place: Place) -> dict[str, Any]:
         "stuck": hide(stuck),
         "timeline": [_entry(stats) for stats in history[-TIMELINE:]],
         "series": numbers.series(history),
-        "durations": numbers.quantiles([numbers.seconds_of(s) for s in numbers.finished(history)]),
+        "durations": numbers.quantiles([seconds_of(s) for s in finished(history)]),
         "drivers": hide([asdict(driver) for driver in read_drivers(log, found.owner)]),
         "savepoints": [],
     }
@@ -104,7 +105,7 @@ def pipeline(place: Place) -> dict[str, Any]:
 
 def _entry(stats: CheckpointStats) -> dict[str, Any]:
     known: dict[str, Any] = hide(asdict(stats))
-    return {**known, "seconds": round(numbers.seconds_of(stats), 6)}
+    return {**known, "seconds": round(seconds_of(stats), 6)}
 
 
 def checkpoints(place: Place, before: int | None, limit: int) -> dict[str, Any]:

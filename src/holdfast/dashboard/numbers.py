@@ -1,4 +1,4 @@
-"""What many checkpoints say together: rates, quantiles, and series short enough to draw."""
+"""What many checkpoints say together: quantiles, and series short enough to draw."""
 
 from __future__ import annotations
 
@@ -7,30 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.checkpoint.history import CheckpointStats
+from holdfast.checkpoint.rates import finished, seconds_of
 
 PHASES = ("tasks", "decide", "commit", "notify")
-#: checkpoints a rate is taken over
-RATE_OVER = 20
-
-
-def seconds_of(stats: CheckpointStats) -> float:
-    """How long a checkpoint took, all phases together."""
-    return float(sum(stats.durations.values()))
-
-
-def finished(found: Sequence[CheckpointStats]) -> list[CheckpointStats]:
-    """Those whose batch is over, with a start and durations."""
-    return [s for s in found if s.durations and s.started is not None]
-
-
-def rows_per_second(found: Sequence[CheckpointStats]) -> float | None:
-    """Over the newest checkpoints, from the start of the first to the end of the last; None when nobody can tell."""
-    newest = finished(found)[-RATE_OVER:]
-    if not newest:
-        return None
-    begin = min(int(s.started or 0) for s in newest)
-    end = max(int(s.started or 0) + seconds_of(s) * 1000 for s in newest)
-    return sum(s.rows for s in newest) * 1000 / (end - begin) if end > begin else None
 
 
 def quantiles(values: Sequence[float]) -> dict[str, float] | None:

@@ -47,9 +47,7 @@ class Site:
         self._pages = Pages(places, allow_actions=allow_actions)
         shipped = (files("holdfast.dashboard") / "static").iterdir()
         # Every file that is served is known from the start: no part of an address ever becomes a path.
-        self._static = {
-            f.name: f.read_bytes() for f in shipped if f.name[f.name.rfind(".") :] in _KINDS
-        }
+        self._static = {f.name: f.read_bytes() for f in shipped if f.name[f.name.rfind(".") :] in _KINDS}
 
     def app(self, hosts: Collection[str] = LOOPBACK) -> Starlette:
         """The application, for these names of the machine."""
