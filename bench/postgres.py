@@ -31,9 +31,13 @@ from tests.servers.postgres import PASSWORD, USER, PostgresServer, execute
 import holdfast as hf
 from bench.overhead import Clock, wait_for
 from bench.report import RESULTS, Bar, Report
+from holdfast.connectors.postgres.catalog import find_table
+from holdfast.connectors.postgres.names import TableName
 from holdfast.connectors.postgres.server import Server
+from holdfast.connectors.postgres.table import Upsert
 from holdfast.spark.jars import Coordinate, fetch_jars
 from holdfast.spark.partitions import PlanReader, each_partition
+from holdfast.spark.private import arrow_schema
 from holdfast.spark.tasks import spare_collector
 
 DRIVER = (Coordinate("org.postgresql", "postgresql", "42.7.7"),)
@@ -66,11 +70,13 @@ def copy(spark: SparkSession, frame: DataFrame, server: PostgresServer, location
     """What holdfast's tasks do, without what makes it exactly-once."""
     endpoint = Server(server.dsn(), 60.0)
     rows = PlanReader(spark)
+    with endpoint.connect() as connection:
+        target, _ = find_table(connection, "copy", TableName(None, "target"), arrow_schema(frame), Upsert())
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[str]:
         session = endpoint.session(plain=True)
         for batch in batches:
-            session.ingest("public", "target", batch)
+            session.ingest("public", "target", target.to_wire(batch))
         session.execute("COMMIT")
         session.keep()
         spare_collector()

@@ -59,11 +59,16 @@ class Repairs:
         for action, error in list(self._lost.items()):
             forced = self._ordered(action) == PRODUCE_ANYWAY
             beyond = replayable_after is not None and action.checkpoint_id <= replayable_after
-            if beyond or not (forced or (self._sinks[action.sink].repairable and error.certain and error.lost)):
+            if beyond or not (forced or (error.certain and error.lost and self._repairable(action, error))):
                 raise self.stop(action, error, [])
             if action not in self._told:
                 self._told.add(action)
                 logger.warning("%s. It is produced again from the replay of the checkpoint", error)
+
+    def _repairable(self, action: OwedCommit, error: LostError) -> bool:
+        """Whether what was decided then can be; the sink may be in another mode now."""
+        sink = self._sinks[action.sink]
+        return bool(sink.repairable or sink.as_decided(error.lost).repairable)
 
     def repair(self, checkpoint_id: CheckpointId, batch: Batch, run: Run) -> list[Repaired]:
         """Write anew what was lost of this checkpoint and record it; committing it is up to the next delivery."""

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 
 from holdfast.core.naming import Task, escape, unescape
 
-#: Generations and attempts are taken modulo these, so that the broker keeps a bounded number of ids. Attempts count
-#: over all tasks, so their number is prime: whatever the partition count, a retry has not the id of its predecessor.
-GENERATIONS, ATTEMPTS = 256, 61
-#: Repairs of one checkpoint have attempts of their own: the mark of a committed sibling must not be written over.
-REPAIRS = 4
+#: Generations are taken modulo this, so that the broker keeps a bounded number of ids.
+GENERATIONS = 256
 _ID = re.compile(r"hfk1-([^-]+)-([^-]+)-([0-9a-f]{12})-(\d+)-(\d+)-(\d+)")
 _LANE = re.compile(r"hfw1-([^-]+)-([^-]+)-([0-9a-f]{12})-(\d+)")
 
@@ -38,9 +35,13 @@ def prefix(pipeline: str, sink: str, lineage: str) -> str:
 
 
 def make(task: Task) -> KafkaId:
-    """The id for one attempt."""
+    """The id for one attempt.
+
+    Spark's numbers of attempts grow for ever; places do not (`holdfast.core.passes`). A
+    repair has a place of its own, so the mark of a committed sibling is not written over.
+    """
     generation = task.generation % GENERATIONS
-    attempt = task.repair % REPAIRS * ATTEMPTS + task.attempt % ATTEMPTS
+    attempt = task.attempt if task.place is None else task.place
     return KafkaId(task.pipeline, task.sink, task.lineage[:12], generation, task.subtask, attempt)
 
 
