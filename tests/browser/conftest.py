@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
+from holdfast.dashboard.guard import LOOPBACK
 from holdfast.dashboard.places import Places
-from holdfast.dashboard.serve import address_of, listen
+from holdfast.dashboard.serve import Server, address_of, listen
 from holdfast.dashboard.web import Site
 from tests.servers.chromium import binary
 from tests.unit.scenes import in_memory
@@ -41,9 +41,14 @@ class Looking:
         self.page: Page = context.new_page()
         self.complaints: list[str] = []
         self.foreign: list[str] = []
-        self.page.on("console", lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on("console", self._said)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda r: None if "//127.0.0.1:" in r.url else self.foreign.append(r.url))
+
+    def _said(self, message: ConsoleMessage) -> None:
+        # A page that outlives its server is told so by the browser.
+        if message.type in ("error", "warning") and "net::ERR_" not in message.text:
+            self.complaints.append(message.text)
 
     def picture(self, name: str, *, whole: bool = True) -> None:
         PICTURES.mkdir(parents=True, exist_ok=True)
@@ -80,8 +85,7 @@ class Serving:
         self.site = Site(Places([str(path) for path in paths]), **{"every": 0.2, **options})
         self._bound = listen("127.0.0.1", 0)
         self.url = address_of(self._bound).rstrip("/")
-        config = uvicorn.Config(self.site.app(), log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
-        self._server = uvicorn.Server(config)
+        self._server = Server(self.site, LOOPBACK)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._bound]}, daemon=True)
 
     def __enter__(self) -> Serving:

@@ -34,6 +34,7 @@ class Feed:
         self._seen: dict[str, str] = {}
         self._listeners: set[Listener] = set()
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
         #: tells a page that it talks to another process than before
         self.server = uuid.uuid4().hex
 
@@ -50,7 +51,7 @@ class Feed:
             self._task = asyncio.create_task(self._look())
         try:
             yield f"retry: 2000\nevent: hello\ndata: {json.dumps({'server': self.server})}\n\n"
-            while True:
+            while not self._closed:
                 try:
                     await asyncio.wait_for(listener.wake.wait(), HEARTBEAT)
                 except TimeoutError:
@@ -66,6 +67,12 @@ class Feed:
                 self._task = None
                 self._seen.clear()
 
+    def close(self) -> None:
+        """Nobody is told anything any more: every stream ends."""
+        self._closed = True
+        for listener in self._listeners:
+            listener.wake.set()
+
     async def _look(self) -> None:
         while True:
             await asyncio.gather(*(self._look_at(place) for place in self._places))
@@ -76,6 +83,8 @@ class Feed:
         before = self._seen.get(place.slug)
         self._seen[place.slug] = now
         if before is not None and before != now:
+            # Else whoever asks now could be given what was read before the change, and nobody would tell them again.
+            await run_in_threadpool(place.forget)
             self.tell(place.slug)
 
     def tell(self, slug: str) -> None:

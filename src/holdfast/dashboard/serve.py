@@ -47,16 +47,29 @@ def address_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
+class Server(uvicorn.Server):
+    """Ends the streams of open pages first: they never end by themselves."""
+
+    def __init__(self, site: Site, names: Sequence[str]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                site.app(names),
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=2,
+                lifespan="off",
+            )
+        )
+        self._feed = site.feed
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """See uvicorn."""
+        self._feed.close()
+        await super().shutdown(sockets)
+
+
 def serve(site: Site, bound: socket.socket, names: Sequence[str], ready: Callable[[], None]) -> None:
     """Serve until SIGINT or SIGTERM."""
-    config = uvicorn.Config(
-        site.app(names),
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        # Pages that listen for changes never end by themselves.
-        timeout_graceful_shutdown=1,
-        lifespan="off",
-    )
     ready()
-    uvicorn.Server(config).run(sockets=[bound])
+    Server(site, names).run(sockets=[bound])
