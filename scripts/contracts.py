@@ -26,7 +26,7 @@ NOT_YET: dict[str, tuple[int, str]] = {
     "S4": (15, "trigger and size of the state"),
     "S5": (15, ""),
     "R2": (15, ""),
-    "R3": (18, "metrics and the dashboard"),
+    "R3": (18, "metrics"),
     "R4": (17, ""),
     "R5": (14, "a whole run on each: the table in README.md says which parts ran where"),
     "R6": (13, ""),

@@ -19,7 +19,6 @@ from holdfast.dashboard.places import Place
 from tests.browser.conftest import PATIENCE, Looking, Serving
 from tests.unit import scenes
 
-pytestmark = pytest.mark.contract("R3")
 expect.set_options(timeout=PATIENCE)
 Look = Callable[..., Looking]
 PAGES = {
@@ -110,6 +109,7 @@ def test_it_can_be_used_by_keyboard_alone(all_kinds: Serving, look: Look) -> Non
     expect(page.get_by_role("heading", level=1, name="Checkpoint 67")).to_be_visible()
 
 
+@pytest.mark.contract("R3")
 def test_a_page_follows_a_query_that_runs_dies_and_recovers(folder: Path, look: Look) -> None:
     scene = scenes.Scene(folder / "live", "orders", back=30)
     scene.run(3)

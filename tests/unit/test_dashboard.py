@@ -22,7 +22,6 @@ from holdfast.errors import ConfigError
 from tests.unit import scenes
 from tests.unit.inprocess import DAMAGES, damage
 
-pytestmark = pytest.mark.contract("R3")
 URL = "http://localhost:8787"
 PAGES = ("", "/checkpoints", "/summary", "/configuration", "/transactions")
 
@@ -53,6 +52,7 @@ def get(browser: TestClient, path: str) -> Any:
     return answer.json()
 
 
+@pytest.mark.contract("R3")
 def test_the_overview_says_who_is_healthy_the_worst_first(folder: Path) -> None:
     found = get(client(folder), "/api/pipelines")
     assert [p["health"] for p in found["pipelines"]] == ["down", "down", "degraded", "healthy", "healthy"]
@@ -83,6 +83,7 @@ def test_every_page_renders_and_has_its_data_under_api(folder: Path, slug: str, 
     assert get(browser, html.unescape(data[1]))["slug"] == slug
 
 
+@pytest.mark.contract("R3")
 def test_a_pipeline_shows_its_sinks_drivers_and_who_fenced_whom(folder: Path) -> None:
     found = get(client(folder), "/api/pipelines/payments")
     assert [(d["generation"], d["state"], d["fenced_by"]) for d in found["drivers"]] == [
@@ -110,6 +111,7 @@ def test_what_is_stuck_is_shown_with_its_ways_out(folder: Path) -> None:
     assert 'class="act"' in client(folder, allow_actions=True).get("/p/ledger").text
 
 
+@pytest.mark.contract("R3")
 def test_a_checkpoint_shows_its_records_as_they_are_on_disk(folder: Path) -> None:
     browser = client(folder)
     found = get(browser, "/api/pipelines/orders/checkpoints/129")

@@ -28,7 +28,6 @@ from holdfast.dashboard.web import LONGEST_BODY, Site
 from holdfast.errors import ConfigError
 from tests.unit import scenes
 
-pytestmark = pytest.mark.contract("R3")
 HOST = "localhost:8787"
 URL = f"http://{HOST}"
 
@@ -216,6 +215,7 @@ def test_the_operators_word_is_needed_for_both_steps(stuck: scenes.Scene, word: 
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
+@pytest.mark.contract("R3")
 def test_an_order_is_asked_about_confirmed_once_and_recorded(
     stuck: scenes.Scene, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,8 +16,6 @@ from holdfast.cli.watch import Look, _screen
 from tests.unit import scenes
 from tests.unit.inprocess import damage
 
-pytestmark = pytest.mark.contract("R3")
-
 
 @pytest.fixture
 def scene() -> Iterator[scenes.Scene]:
@@ -50,6 +48,7 @@ def test_with_json_each_change_is_an_object(scene: scenes.Scene) -> None:
     assert told["checkpoint"]["checkpoint_id"] == 2
 
 
+@pytest.mark.contract("R3")
 def test_it_follows_a_driver_that_dies_and_the_next_one(scene: scenes.Scene) -> None:
     seen = []
     for change in (
