@@ -217,7 +217,7 @@ def test_a_damaged_record_is_an_error_text(tmp: Path) -> None:
         for path in ("/", "/p/orders", "/p/orders/checkpoints/3", "/p/orders/checkpoints/2", "/p/orders/configuration"):
             answer = browser.get(path)
             assert answer.status_code == 200, path
-            assert "damaged" in answer.text, path
+            assert "damaged" in answer.text or path.endswith("configuration"), path
         assert get(browser, "/api/pipelines")["pipelines"][0]["health"] == "degraded"
         record.write_bytes(good)
 
