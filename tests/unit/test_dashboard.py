@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from holdfast.checkpoint.history import checkpoints
+from holdfast.checkpoint.pulse import Pulse
 from holdfast.dashboard import places
 from holdfast.dashboard.hiding import hide, hide_text
 from holdfast.dashboard.openapi import CALLS
@@ -20,7 +22,7 @@ from holdfast.dashboard.places import Places
 from holdfast.dashboard.web import Site
 from holdfast.errors import ConfigError
 from tests.unit import scenes
-from tests.unit.inprocess import DAMAGES, damage
+from tests.unit.inprocess import DAMAGES, Endpoint, Engine, PreparingSink, damage
 
 URL = "http://localhost:8787"
 PAGES = ("", "/checkpoints", "/summary", "/configuration", "/transactions")
@@ -337,3 +339,23 @@ def test_a_fingerprint_changes_with_what_is_shown_and_not_by_itself(tmp: Path) -
         change()
         seen.append(place.fingerprint())
     assert len(set(seen)) == len(seen)
+
+
+def test_a_location_on_s3_is_shown_as_a_local_one(bucket: str) -> None:
+    location = f"s3://{bucket}/checkpoints/orders"
+    engine = Engine(f"{location}/holdfast", PreparingSink(Endpoint()), clock=time.time)
+    for number in range(3):
+        engine.run(number, [1, 2, 3])
+    Pulse(engine.log).beat(engine.coordinator.deliveries, now=True)
+    browser = client(location)
+    card = get(browser, "/api/pipelines")["pipelines"][0]
+    assert (card["slug"], card["health"], card["last_complete"]) == ("orders", "healthy", 2)
+    for path in (*PAGES, "/checkpoints/1", "/checkpoints?before=2"):
+        assert browser.get(f"/p/orders{path}").status_code == 200
+    assert len(get(browser, "/api/pipelines/orders/checkpoints/1")["records"]) == 2
+    place = places.Place("orders", location)
+    before = place.fingerprint()
+    engine.run(3, [4])
+    assert place.fingerprint() != before
+    with pytest.raises(ConfigError, match="not a checkpoint location"):
+        Places([f"s3://{bucket}/checkpoints"])
