@@ -350,8 +350,7 @@ def test_a_location_on_s3_is_shown_as_a_local_one(bucket: str) -> None:
     browser = client(location)
     card = get(browser, "/api/pipelines")["pipelines"][0]
     assert (card["slug"], card["health"], card["last_complete"]) == ("orders", "healthy", 2)
-    for path in (*PAGES, "/checkpoints/1", "/checkpoints?before=2"):
-        assert browser.get(f"/p/orders{path}").status_code == 200
+    assert browser.get("/p/orders").status_code == 200
     assert len(get(browser, "/api/pipelines/orders/checkpoints/1")["records"]) == 2
     place = places.Place("orders", location)
     before = place.fingerprint()
