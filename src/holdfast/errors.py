@@ -13,6 +13,7 @@ HoldfastError                                 .action
 │   ├── ForeignLineageError         operator  ... from another checkpoint location
 │   ├── StaleCheckpointError        operator  ... from a later state of this checkpoint location
 │   └── RestoredEndpointError       operator  ... from an earlier state: it lacks checkpoints that were committed
+├── SavepointError                  operator  a savepoint could not be taken or started from, or a rewind not be done
 ├── SinkError                       restart   an endpoint failed or did not answer; names sink and address
 ├── NotPreparedError                restart   the endpoint dropped prepared work before the decision
 ├── CommitError                     restart   a decided checkpoint could not be committed; the restart retries it
@@ -94,7 +95,14 @@ class LineageError(HoldfastError):
 
 
 class ForeignLineageError(LineageError):
-    """The endpoint's ledger belongs to another checkpoint location with the same pipeline name."""
+    """The endpoint's ledger belongs to another checkpoint location with the same pipeline name.
+
+    `ledger` is what it says: lineage -> last committed checkpoint.
+    """
+
+    def __init__(self, message: str, ledger: Mapping[str, int] | None = None) -> None:
+        super().__init__(message)
+        self.ledger = dict(ledger or {})
 
 
 class StaleCheckpointError(LineageError):
@@ -110,6 +118,12 @@ class RestoredEndpointError(LineageError):
     def __init__(self, message: str, behind: tuple[int, int] = (0, 0)) -> None:
         super().__init__(message)
         self.behind = behind
+
+
+class SavepointError(HoldfastError):
+    """A savepoint could not be taken or started from, or a rewind not be done; the pipeline is as it was."""
+
+    action = OPERATOR
 
 
 class SinkError(HoldfastError):

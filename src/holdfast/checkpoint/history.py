@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,9 +41,15 @@ class CheckpointStats:
     started: int | None = None
     #: phase -> seconds: tasks, decide, commit, notify
     durations: Mapping[str, float] = field(default_factory=dict)
+    #: what started the batch: the trigger as it was given, such as `processingTime=5 seconds`
+    trigger: str | None = None
     rows: int = 0
     bytes: int = 0
     subtasks: int = 0
+    #: rows and bytes of each subtask, the largest first, and of no more than a hundred
+    parts: Sequence[Mapping[str, int]] = ()
+    #: of the query's keyed state after this checkpoint: rows, bytes, and the seconds that its snapshot took
+    state: Mapping[str, Any] = field(default_factory=dict)
     #: sink -> rows, bytes, subtasks, outcome
     sinks: Mapping[str, Any] = field(default_factory=dict)
     #: decided by an earlier run and finished by a later one
@@ -61,9 +67,12 @@ _TYPES: dict[str, Any] = {
     "generation": int | None,
     "started": int | None,
     "durations": dict,
+    "trigger": str | None,
     "rows": int,
     "bytes": int,
     "subtasks": int,
+    "parts": list,
+    "state": dict,
     "sinks": dict,
     _FLAG: bool,
     "repaired": dict,
@@ -86,10 +95,17 @@ class History:
 
     def add(self, checkpoint_id: int, entry: Mapping[str, Any]) -> None:
         """Add what is known now about a checkpoint."""
-        line = {"checkpoint_id": checkpoint_id, "generation": self._generation, **entry}
-        text = json.dumps(line, separators=(",", ":"), default=str).encode()
+        self.add_all({checkpoint_id: entry})
+
+    def add_all(self, entries: Mapping[int, Mapping[str, Any]]) -> None:
+        """Add what is known now about some checkpoints, in one write."""
+        if not entries:
+            return
+        checkpoint_id = max(entries)
+        lines = [{"checkpoint_id": number, "generation": self._generation, **e} for number, e in entries.items()]
+        texts = [json.dumps(line, separators=(",", ":"), default=str).encode() for line in lines]
         with self._lock:
-            self._lines.append(text)
+            self._lines += texts
             name = f"history/{self._generation}.{self._segment}.jsonl"
             self._storage.replace(name, b"\n".join(self._lines) + b"\n")
             if len(self._lines) >= SEGMENT:
@@ -145,7 +161,7 @@ def read_checkpoints(location: str, *, last: int | None = None, largest: int | N
     running = _running(location)
     if running is not None and running not in merged:
         merged[running] = {"checkpoint_id": running, **_under_way(storage)}
-    found = [stats_of(merged[key]) for key in sorted(merged)]
+    found = stats_of(merged)
     return found if last is None else found[-last:]
 
 
@@ -189,9 +205,10 @@ def _checked(entry: dict[str, Any]) -> dict[str, Any]:
     return entry
 
 
-def stats_of(entry: Mapping[str, Any]) -> CheckpointStats:
-    """What all entries of a checkpoint say together."""
-    return CheckpointStats(**{"status": State.RUNNING, **entry})
+def stats_of(merged: Mapping[int, Mapping[str, Any]]) -> list[CheckpointStats]:
+    """What all entries of each checkpoint say together, oldest first."""
+    # A line about state alone can outlive the rest: of a batch that Spark ran again, or whose segment is forgotten.
+    return [CheckpointStats(**merged[key]) for key in sorted(merged) if "status" in merged[key]]
 
 
 def _summed(entry: Mapping[str, Any], newer: Mapping[str, Any]) -> dict[str, Any]:

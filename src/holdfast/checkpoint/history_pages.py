@@ -48,7 +48,7 @@ class HistoryPages:
             if span is None or (span[0] <= last and span[1] >= first):
                 merge_segment(storage, name, data, merged, only=range(first, last + 1))
         self._spans = {name: self._spans[name] for name in there if name in self._spans}
-        found = {number: stats_of(entry) for number, entry in merged.items()}
+        found = {stats.checkpoint_id: stats for stats in stats_of(merged)}
         for stats in self.newest(1):  # a batch under way is in no segment yet
             if first <= stats.checkpoint_id <= last:
                 found.setdefault(stats.checkpoint_id, stats)

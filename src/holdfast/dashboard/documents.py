@@ -99,7 +99,6 @@ def pipeline(place: Place) -> dict[str, Any]:
         "series": numbers.series(history),
         "durations": numbers.quantiles([seconds_of(s) for s in finished(history)]),
         "drivers": hide([asdict(driver) for driver in read_drivers(log, found.owner)]),
-        "savepoints": [],
     }
 
 

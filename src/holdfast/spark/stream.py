@@ -29,7 +29,7 @@ from holdfast.sinks.letters import KEPT
 from holdfast.sinks.route import Route
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark import private
-from holdfast.spark.failures import StoppedError, interrupted
+from holdfast.spark.failures import StoppedError, for_spark
 from holdfast.spark.kafka import KafkaProgress
 from holdfast.spark.partitions import PlanReader
 from holdfast.spark.query import HoldfastQuery
@@ -107,6 +107,8 @@ class HoldfastWriter(DataStreamWriter):
         self._history_retain = history_retain
         self._sinks, self._lanes, self._name, self._location = made.sinks, made.lanes, name, location
         self._settings, self._bounded = dict(settings), False
+        #: what the history calls the trigger; without one Spark begins a batch as soon as there are rows
+        self._trigger_text = "as soon as possible"
         self._dead_letters: DeadLetters | None = self._settings.pop("dead_letters", None)
         self._letters: Letters | None = None
         if self._dead_letters is not None:
@@ -142,7 +144,14 @@ class HoldfastWriter(DataStreamWriter):
             log = CheckpointLog(storage, self._name, history_retain=self._history_retain)
             context = self._df.sparkSession.sparkContext
             coordinator = Coordinator(
-                log, self._sinks, SparkTasks(context), bounded=self._bounded, letters=self._letters, **self._settings
+                log,
+                self._sinks,
+                SparkTasks(context),
+                bounded=self._bounded,
+                letters=self._letters,
+                location=self._location,
+                trigger=self._trigger_text,
+                **self._settings,
             )
             pulse = Pulse(log)
             live.drain_timeout = self._settings["drain_timeout"]
@@ -169,11 +178,12 @@ class HoldfastWriter(DataStreamWriter):
                     advance()
                     coordinator.run(batch_id, SparkBatch(frame, batch_id, running, self._lanes, self._letters))
                 except Exception as error:
-                    if interrupted(error) and (live.stopping or not isinstance(error, HoldfastError)):
-                        raise StoppedError from None
-                    if isinstance(error, HoldfastError):
+                    told = for_spark(error, over=not live.active, stopping=live.stopping)
+                    if isinstance(error, HoldfastError) and not isinstance(told, StoppedError):
                         live.failure = live.failure or error
-                    raise
+                    if told is error:
+                        raise
+                    raise told from None
                 live.in_batch = False
 
             try:
@@ -205,6 +215,7 @@ class HoldfastWriter(DataStreamWriter):
         if kwargs.get("continuous") is not None or kwargs.get("realTime") is not None:
             raise ConfigError("trigger: holdfast delivers micro-batches: processingTime, availableNow or once")
         self._bounded = bool(kwargs.get("availableNow") or kwargs.get("once"))
+        self._trigger_text = ", ".join(k if v is True else f"{k}={v}" for k, v in kwargs.items() if v is not None)
         return super().trigger(*args, **kwargs)
 
     def option(self, key: str, value: Any) -> DataStreamWriter:
