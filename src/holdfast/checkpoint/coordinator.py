@@ -16,6 +16,7 @@ from typing import Any
 from holdfast.checkpoint import orders, refusals
 from holdfast.checkpoint.again import SendAgain
 from holdfast.checkpoint.bad_rows import Letters
+from holdfast.checkpoint.dead import Replays
 from holdfast.checkpoint.delivery import Delivery
 from holdfast.checkpoint.guard import guarded
 from holdfast.checkpoint.log import CheckpointLog
@@ -76,10 +77,18 @@ class Coordinator:
         #: what endpoints dropped after the decision
         self._lost: dict[OwedCommit, LostError] = {}
         self._sending = SendAgain(log)
-        self._repairs = Repairs(log, {s.name: s for s in sinks}, self._lost, letters)
+        self._repairs = Repairs(log, {s.name: s for s in sinks}, self._lost, letters, tasks)
+        self._replays = Replays(log, self._sinks, tasks, letters)
         self.deliveries: list[Delivery] = []
         self._preparation = Preparation(
-            self._set, tasks, retry=self._retry, loops=self._loops, clock=clock, undo=self._abort, letters=letters
+            self._set,
+            tasks,
+            retry=self._retry,
+            loops=self._loops,
+            clock=clock,
+            undo=self._abort,
+            letters=letters,
+            replays=self._replays,
         )
         #: held by a batch until it returns, and by a loop for a chore: neither may plan while the other does
         self._idle = threading.Lock()
@@ -115,6 +124,7 @@ class Coordinator:
         names = [sink.name for sink in self._sinks]
         orders.abandon(self._log, names)
         refusals.check_sinks(self._log, names)
+        refusals.check_patterns(self._log, self._sinks)
         self._story = Story(self._log, self._outcomes, self._trigger)
         if self._story.inherited:
             count = len(self._story.inherited)
@@ -126,6 +136,7 @@ class Coordinator:
             note_sinks(self._log, names)
             orders.carry_out(self._log, self._sinks, self._again)
             self._sending.load()
+            self._replays.load()
             with faults.point("recovery"):
                 for sink in self._sinks:
                     self._again("sweep", lambda s=sink: self._sweeps.recover(s), sink)  # type: ignore[misc]
@@ -369,6 +380,7 @@ class Coordinator:
         try:
             with faults.point("decision"):
                 decided = self._log.decide(checkpoint_id, names, everything, timestamp=started, state=prepared.state)
+            self._replays.decided(checkpoint_id)
             if further:
                 self._sending.done(names, checkpoint_id)
             return decided

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from holdfast.checkpoint.history import checkpoints
 from holdfast.errors import StorageError
+from holdfast.metrics import source_lag
 from holdfast.pipeline.secrets import Secrets
 from holdfast.pipeline.table import SHOWN, checkpoint_line, checkpoint_table
 from holdfast.spark.query import HoldfastQuery
@@ -32,7 +33,7 @@ class Facts:
         coordinator = None if query.live is None else query.live.coordinator
         self.rows_in = float(progress.get("inputRowsPerSecond") or 0.0)
         self.rows_out = float(progress.get("processedRowsPerSecond") or 0.0)
-        self.lag = _lag(progress)
+        self.lag = source_lag(progress)
         try:
             # One more than is shown: the newest may just have begun.
             self.last = checkpoints(location, last=SHOWN + 1)
@@ -43,13 +44,6 @@ class Facts:
         self.pending = 0 if coordinator is None else len(coordinator.pending)
         deliveries = [] if coordinator is None else coordinator.deliveries
         self.sinks = [(d.sink.name, d.standing) for d in deliveries]
-
-
-def _lag(progress: Mapping[str, Any]) -> int | None:
-    """Rows that wait in Kafka, where Spark tells."""
-    told = [s.get("metrics") or {} for s in progress.get("sources") or []]
-    rows = [metrics["maxOffsetsBehindLatest"] for metrics in told if "maxOffsetsBehindLatest" in metrics]
-    return sum(int(float(value)) for value in rows) if rows else None
 
 
 class View:
