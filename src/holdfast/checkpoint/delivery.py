@@ -66,6 +66,7 @@ class Delivery:
         self._unrecorded: tuple[CheckpointId, Outcome] | None = None
         self._failing, self._failing_since, self._failures, self._not_before = "", 0.0, 0, 0.0
         self._fence_seen = float("-inf")
+        self._cut_off = False
         self._standing = Standing("idle", clock(), 0, None)
 
     @property
@@ -98,7 +99,7 @@ class Delivery:
 
     def step(self) -> float | None:
         """One move. Seconds until the next is due; 0: at once; None: when something is decided, or never."""
-        if self.failure is not None:
+        if self.failure is not None or self._cut_off:
             return None
         now = self._clock()
         if now < self._not_before:
@@ -114,6 +115,12 @@ class Delivery:
             return self._trouble(wrapped(self.sink, "maintenance", error), None, now)
         self._calm()
         return wait
+
+    def cut_off(self) -> None:
+        """The run is over and waits no longer: begin nothing more, and end the job that is under way, if any."""
+        self._cut_off = True
+        if hasattr(self.tasks, "cancel"):
+            self.tasks.cancel()
 
     # -- committing -------------------------------------------------------------------------------------------------
 
@@ -208,6 +215,9 @@ class Delivery:
         """Try again later, or give up: at once if trying again cannot help, else when `retry` is over."""
         now = self._clock()
         what = "maintenance" if action is None else f"commit of checkpoint {action.checkpoint_id}"
+        if self._cut_off:  # what failed is the job that was ended; the end of the run tells what is left
+            logger.debug("%s of sink %s was cut off: %s", what, self.sink.name, error)
+            return None
         if what != self._failing:
             self._failing, self._failing_since, self._failures = what, began, 0
         self._failures += 1

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import StreamingQueryException
 
 from holdfast import errors
@@ -15,6 +16,8 @@ from holdfast.errors import EngineError, HoldfastError, SinkError
 #: A line of a traceback, put there as a note, that tells the driver which error it was.
 _MARK = "holdfast-error:"
 _LINE = re.compile(rf"{_MARK}(\{{.*\}})")
+#: What Spark says of a job that somebody ended.
+_CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled ")
 #: The last line of a Python traceback inside Spark's text: the exception itself.
 _EXCEPTION = re.compile(r"^((?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt|Exit)\b.*)$", re.M)
 
@@ -29,6 +32,27 @@ class QueryFailedError(EngineError, StreamingQueryException):
     def __str__(self) -> str:
         """The reason, without Spark's stack traces, which are in the cause."""
         return self._message
+
+
+class SparkGoneError(EngineError):
+    """Spark's Java process has ended under a query."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Spark's Java process has ended: a crash, or the system killed it for its memory. Start the query again, "
+            "with more memory if that was it (spark.driver.memory): what was decided is delivered first"
+        )
+
+
+@contextmanager
+def asking_spark() -> Iterator[None]:
+    """A call into Spark; an error of Spark's own goes up as it is."""
+    try:
+        yield
+    except Py4JJavaError:
+        raise
+    except (Py4JError, ConnectionError) as error:
+        raise SparkGoneError from error
 
 
 class StoppedError(Exception):
@@ -70,6 +94,26 @@ def restored() -> Iterator[None]:
 def interrupted(error: BaseException) -> bool:
     """Whether this is Spark stopping the query: it must see its own error again, or it takes the stop for a failure."""
     return "InterruptedException" in str(error) or "ClosedByInterrupt" in str(error)
+
+
+def cancelled(error: BaseException) -> bool:
+    """Whether a job of Spark was cancelled; an error of ours may be around its own."""
+    while not _CANCELLED.search(str(error)):
+        if error.__cause__ is None:
+            return False
+        error = error.__cause__
+    return True
+
+
+def for_spark(error: Exception, *, over: bool, stopping: bool) -> Exception:
+    """What Spark is told of an error that ended a batch: the error, or in few words that or what met its stop.
+
+    `over`: Spark does not count the query as active any more, which a stop says before it cancels the batch's job and
+    then interrupts its thread; either may come first. `stopping`: our own stop has begun.
+    """
+    if (over and cancelled(error)) or (interrupted(error) and (stopping or not isinstance(error, HoldfastError))):
+        return StoppedError()
+    return EngineError(f"the query failed while it was stopped: {reason(error)}") if over else error
 
 
 def from_text(text: str) -> HoldfastError | None:
