@@ -107,8 +107,8 @@ KERNEL = (
     _rule(
         "loops: a batch does not wait for a sink that may not lag",
         "checkpoint/coordinator.py",
-        "self._wait(lambda d: d.sink.may_lag or d.done_through(checkpoint_id - (1 if d.sink.overlaps else 0)))",
-        "self._raise_failure()",
+        "until(lambda d: d.sink.may_lag or d.done_through(checkpoint_id - (1 if d.sink.overlaps else 0)))",
+        "self._waiting.raise_failure()",
     ),
     _rule(
         "loops: a sink that overlaps may be many checkpoints behind",
@@ -147,12 +147,26 @@ KERNEL = (
         "record_finding(self._log, action, error)",
         "pass",
     ),
-    _rule("a loop's failure is not raised", "checkpoint/coordinator.py", "raise self.failure\n", "return\n"),
+    _rule("a loop's failure is not raised", "checkpoint/waiting.py", "raise self.failure\n", "return\n"),
     _rule(
         "the end of a bounded run does not drain",
         "checkpoint/coordinator.py",
-        "if not self._bounded:",
-        "if True:",
+        "if self._bounded:",
+        "if False:",
+    ),
+    _rule(
+        "sweeps: a sink that may lag undoes work of its own generation beside tasks",
+        "checkpoint/sweeps.py",
+        "self._recover(sink, self._log.generation - 1)",
+        "self._recover(sink, self._log.generation)",
+        "tests/unit/test_hanging_sweeps.py",
+    ),
+    _rule(
+        "sweeps: tasks run beside one that hangs",
+        "checkpoint/coordinator.py",
+        "raise hanging from error",
+        "pass",
+        "tests/unit/test_hanging_sweeps.py",
     ),
     _rule("a ledger behind the log is accepted", "core/recovery.py", "return LedgerVerdict.BEHIND", "pass"),
     _rule(

@@ -10,6 +10,7 @@ from holdfast.checkpoint.guard import guarded, wrapped
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import Run, Sink
 from holdfast.checkpoint.records import check_plain
+from holdfast.checkpoint.refusals import check_take_over
 from holdfast.core.model import CheckpointId
 from holdfast.errors import LineageError
 
@@ -35,10 +36,12 @@ class SinkSet:
             return self._open(schema, again, take_over=True)
         try:
             return self._open(schema, again, take_over=False)
-        except LineageError:
+        except LineageError as error:
             if not may_take_over:
                 raise
             self.close()
+            if self._delivery == "exactly-once":
+                check_take_over(self._log, error)
             self._log.replace_lineage()
             return self._open(schema, again, take_over=True)
 
@@ -57,17 +60,24 @@ class SinkSet:
         self._restore_state()
         return run
 
-    def close(self, stuck: Collection[str] = ()) -> None:
-        """Close those that are open, the last one first, but none that is still busy with its endpoint."""
+    def close(self, stuck: Collection[str] = (), close: Callable[[Sink], bool] | None = None) -> list[str]:
+        """Close those that are open, the last one first, but none that is still busy with its endpoint.
+
+        `close` says whether one has closed; the names of those that have not.
+        """
         opened, self.opened = self.opened, []
-        errors = []
+        errors, hanging = [], []
         for sink in reversed([sink for sink in opened if sink.name not in stuck]):
             try:
-                sink.close()
+                if close is None:
+                    sink.close()
+                elif not close(sink):
+                    hanging.append(sink.name)
             except Exception as error:  # noqa: BLE001  raised below, when all had their turn
                 errors.append(wrapped(sink, "close", error))
         if errors:
             raise errors[0]
+        return hanging
 
     def _restore_state(self) -> None:
         last = self._log.last_decided

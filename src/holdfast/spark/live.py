@@ -170,6 +170,11 @@ class Live:
         except (Py4JError, OSError) as error:
             return EngineError(f"Spark is gone: {type(error).__name__}: {error}")
 
+    def hurry(self) -> None:
+        """A batch that waits for an endpoint waits no longer."""
+        if self.coordinator is not None:
+            self.coordinator.hurry()
+
     def gate(self, pause: Callable[[], None]) -> None:
         """Before a batch: while somebody stops the query, begin nothing; `pause` ends with Spark's interrupt."""
         while self.stopping and self.active:

@@ -70,6 +70,7 @@ class HoldfastQuery(StreamingQuery):
         live.stopping = True
         if not now:
             self._wait_for_checkpoint(live, began + min(CURRENT, timeout))
+        live.hurry()  # Spark's stop waits for the batch, and its interrupt does not reach what that waits for
         super().stop()
         spent = time.monotonic() - began
         live.finish(0.0 if now else max(0.0, min(live.drain_timeout, timeout - spent - _LAST_WORDS)))
