@@ -32,7 +32,7 @@ it may well work. `operator`: a person has to look and decide. `fix`: the config
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 RESTART, OPERATOR, FIX = "restart", "operator", "fix"
@@ -88,9 +88,16 @@ class CheckpointInUseError(HoldfastError):
 
 
 class LineageError(HoldfastError):
-    """An endpoint knows this pipeline name, but not from this checkpoint; rows would be skipped or doubled."""
+    """An endpoint knows this pipeline name, but not from this checkpoint; rows would be skipped or doubled.
+
+    `lineages` are the others that it knows, which a take-over sets aside.
+    """
 
     action = OPERATOR
+
+    def __init__(self, message: str, lineages: Collection[str] = ()) -> None:
+        super().__init__(message)
+        self.lineages = tuple(lineages)
 
 
 class ForeignLineageError(LineageError):

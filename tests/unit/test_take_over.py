@@ -127,3 +127,37 @@ def test_a_take_over_of_a_restored_endpoint_delivers_what_is_owed(tmp_path: Path
         engine.restart(marks.sink())
     engine.restart(marks.sink(), take_over=True)
     assert marks.endpoint.rows == [1, 2]
+
+
+# -- late tasks of the other location --------------------------------------------------------------------------------
+
+
+class Named(Owned):
+    """Undoes what its own and set-aside lineages have prepared, by name."""
+
+    def open(self, run: Run) -> None:
+        owner = getattr(self.endpoint, "owner", None)
+        if owner not in (None, run.lineage) and not run.take_over:
+            raise ForeignLineageError("another location's", lineages=[owner])
+        super().open(run)
+
+    def recover(self, pipeline: str, generation: int, decided: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
+        for name in list(self.endpoint.prepared):
+            if name.startswith("late of ") and self.run.takes_from(name.removeprefix("late of ")):
+                del self.endpoint.prepared[name]
+
+
+def test_what_late_tasks_of_a_location_prepare_whose_name_was_taken_is_undone_by_later_runs_too(
+    tmp_path: Path,
+) -> None:
+    endpoint = Endpoint()
+    endpoint.owner = "1" * 32  # type: ignore[attr-defined]
+    engine = Engine(tmp_path / "new", Named(endpoint), take_over=True)
+    before = engine.log.lineage
+    engine.run(0, [7])
+    del engine.options["take_over"]
+    engine.restart(Named(endpoint))
+    assert engine.log.lineage == before and not engine.sinks[0].run.take_over
+    endpoint.prepared |= {f"late of {'1' * 32}": [1], f"late of {'2' * 32}": [2]}
+    engine.run(1, [8])
+    assert list(endpoint.prepared) == [f"late of {'2' * 32}"], "nobody knows whose the other is"

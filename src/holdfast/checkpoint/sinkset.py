@@ -42,7 +42,7 @@ class SinkSet:
             self.close()
             if self._delivery == "exactly-once":
                 check_take_over(self._log, error)
-            self._log.replace_lineage()
+            self._log.replace_lineage(error.lineages)
             return self._open(schema, again, take_over=True)
 
     def _open(self, schema: Any, again: Again, *, take_over: bool) -> Run:
@@ -51,6 +51,7 @@ class SinkSet:
         run = Run(
             log.pipeline, log.lineage, log.generation, log.storage.url, mode, log.last_decided, take_over,
             None if isinstance(schema, Mapping) else schema, log.committed(),
+            log.set_aside,
         )  # fmt: skip
         for sink in self.sinks:
             own = replace(run, schema=of_sinks.get(sink.name, run.schema))

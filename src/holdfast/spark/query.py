@@ -54,8 +54,12 @@ class HoldfastQuery(StreamingQuery):
         except StreamingQueryException as error:
             raise self._failure(error) from error
         live = self.live
-        if live is not None and live.coordinator is not None:
-            live.coordinator.drain(live.drain_timeout, only_prompt=True)
+        coordinator = None if live is None else live.coordinator
+        if live is not None and coordinator is not None:
+            drained = coordinator.drain(live.drain_timeout, only_prompt=True)
+            failure = coordinator.failure or (None if drained else coordinator.undelivered())
+            if failure is not None:
+                raise failure
 
     def stop(self, now: bool = False, timeout: float = AT_MOST) -> None:
         """Stop after the checkpoint under way, and let sinks that lag catch up; in `timeout` seconds at most.

@@ -197,17 +197,15 @@ class World:
     def ours(self, name: str) -> bool:
         """Whether the drivers of today must sweep it.
 
-        What a deleted location left is theirs only if they took its name over. Known gaps of a take-over: what late
-        tasks prepare after it, and what one that died had not swept, stays until the endpoint drops it.
+        What a deleted location left is theirs only if they took its name over.
         """
         if not self.setup.between:
             return True
         task = parse_token(name)
         runs = [d.coordinator.run_info for d in self.drivers if d.coordinator and d.coordinator.run_info]
-        died = any(line.endswith(("orphan", "crash")) for line in self.scheduler.told)
-        if any(run.take_over for run in runs) and not died:
+        if task is None or any(run.takes_from(task.lineage) for run in runs):
             return True
-        return task is None or task.lineage in ({run.lineage for run in runs[1:]} or {run.lineage for run in runs})
+        return task.lineage in ({run.lineage for run in runs[1:]} or {run.lineage for run in runs})
 
     def swept(self, driver: Driver, before: set[tuple[str, int]]) -> None:
         """A driver was quiet for longer than its sweep takes: nothing of dead ones may hold readers back."""
