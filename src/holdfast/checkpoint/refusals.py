@@ -81,12 +81,13 @@ def check_take_over(log: CheckpointLog, why: LineageError) -> None:
     """Refuse to set a ledger aside that may be all that knew of deliveries of this very location.
 
     Rows in the write-ahead log would be sent whether the endpoint has them or not. What is prepared at an endpoint
-    tells by itself; and an endpoint that was restored says up to where it has them.
+    tells by itself; what names its lineage (Kafka) is looked for under that one; and an endpoint that was restored says
+    up to where it has them.
     """
     if isinstance(why, RestoredEndpointError):
         return
     left = {
-        sink: sorted(n for n, mine in pending.items() if any(map(sealed, mine)))
+        sink: sorted(n for n, mine in pending.items() if any(sealed(c) and "lineage" not in c.data for c in mine))
         for sink in dict.fromkeys(action.sink for action in plan_recovery(log.facts))
         if (pending := owed(log.facts, sink))
     }
