@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from bench.kafka_topics import ALIKE, PARTITIONS
-from holdfast.spark.jars import Coordinate, cache_folder, resolve
+from holdfast.spark.jars import Coordinate, cache_folder, fetch_jars
 
 VERSION = "2.3.0"
 CONNECTORS = (
@@ -51,7 +51,7 @@ def jars() -> list[Path]:
         subprocess.run([*command, f"apache-flink-libraries=={VERSION}"], check=True)
         unfinished.rename(folder)
     own = folder / "pyflink"
-    return [*sorted(own.glob("lib/*.jar")), *sorted(own.glob("opt/*.jar")), *resolve(CONNECTORS)]
+    return [*sorted(own.glob("lib/*.jar")), *sorted(own.glob("opt/*.jar")), *fetch_jars(CONNECTORS)]
 
 
 def script(servers: str, source: str, target: str) -> str:

@@ -56,8 +56,8 @@ def spark_run(way: str, servers: str, source: str, target: str, batch: int, fold
 
 def raw_run(servers: str, target: str, rows: int, batch: int) -> list[dict[str, Any]]:
     """The same rows from memory: a transaction for each batch, one process, no Spark."""
-    from holdfast.connectors.kafka.arrow import to_messages
-    from holdfast.connectors.kafka.rdkafka import TransactionalProducer
+    from holdfast.connectors.kafka.producer.arrow import to_messages
+    from holdfast.connectors.kafka.producer.rdkafka import TransactionalProducer
 
     producer = TransactionalProducer(
         {"bootstrap.servers": servers, "transactional.id": target, **ALIKE, "partitioner": "murmur2_random"},

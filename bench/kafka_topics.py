@@ -12,8 +12,8 @@ import pyarrow as pa
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from holdfast.connectors.kafka.arrow import to_messages
-from holdfast.connectors.kafka.rdkafka import TransactionalProducer
+from holdfast.connectors.kafka.producer.arrow import to_messages
+from holdfast.connectors.kafka.producer.rdkafka import TransactionalProducer
 
 PARTITIONS, KEY, VALUE = 4, 16, 100
 #: Rows in one Arrow batch, as Spark hands them to Python.

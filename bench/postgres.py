@@ -31,9 +31,13 @@ from tests.servers.postgres import PASSWORD, USER, PostgresServer, execute
 import holdfast as hf
 from bench.overhead import Clock, wait_for
 from bench.report import RESULTS, Bar, Report
+from holdfast.connectors.postgres.catalog import find_table
+from holdfast.connectors.postgres.names import TableName
 from holdfast.connectors.postgres.server import Server
-from holdfast.spark.jars import Coordinate, resolve
-from holdfast.spark.partitions import Query, each_partition
+from holdfast.connectors.postgres.table import Upsert
+from holdfast.spark.jars import Coordinate, fetch_jars
+from holdfast.spark.partitions import PlanReader, each_partition
+from holdfast.spark.private import arrow_schema
 from holdfast.spark.tasks import spare_collector
 
 DRIVER = (Coordinate("org.postgresql", "postgresql", "42.7.7"),)
@@ -65,12 +69,14 @@ def jdbc(frame: DataFrame, server: PostgresServer, batchsize: int, location: Pat
 def copy(spark: SparkSession, frame: DataFrame, server: PostgresServer, location: Path) -> DataStreamWriter:
     """What holdfast's tasks do, without what makes it exactly-once."""
     endpoint = Server(server.dsn(), 60.0)
-    rows = Query(spark)
+    rows = PlanReader(spark)
+    with endpoint.connect() as connection:
+        target, _ = find_table(connection, "copy", TableName(None, "target"), arrow_schema(frame), Upsert())
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[str]:
         session = endpoint.session(plain=True)
         for batch in batches:
-            session.ingest("public", "target", batch)
+            session.ingest("public", "target", target.to_wire(batch))
         session.execute("COMMIT")
         session.keep()
         spare_collector()
@@ -173,7 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--skip", type=int, default=1, help="batches a turn that are not counted (default 1)")
     parser.add_argument("--batchsize", type=int, default=10_000, help="of the JDBC writer (default 10,000)")
     options = parser.parse_args(arguments)
-    jars = ",".join(str(jar) for jar in resolve(DRIVER))
+    jars = ",".join(str(jar) for jar in fetch_jars(DRIVER))
     spark = hf.session("postgres", conf={"spark.log.level": "ERROR", "spark.jars": jars})
     server = PostgresServer()
     server.start()

@@ -1,6 +1,6 @@
 """`python -m tests.prepare`: fetch and make, once for a machine, what tests that run side by side share."""
 
-from holdfast.spark.jars import kafka_jars, resolve
+from holdfast.spark.jars import fetch_jars, kafka_jars
 from tests import class_archive
 from tests.servers.cassandra import CASSANDRA
 from tests.servers.kafka import KAFKA
@@ -11,7 +11,7 @@ def main() -> None:
     """Servers and Spark's connector as jars, Debian's pgbouncer, and Spark's classes as Java likes them best."""
     kafka_jars()
     for jars in (KAFKA, CASSANDRA):
-        resolve(jars)
+        fetch_jars(jars)
     pgbouncer()
     if class_archive.make() is None:
         print("this Java keeps no archive of classes: every Spark of the tests starts a few seconds later")

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from holdfast.connectors.files.buckets import TimeBucket
     from holdfast.connectors.files.rolling import Rolling
     from holdfast.connectors.files.sink import FileSink
-    from holdfast.connectors.kafka.sink import KafkaSink
-    from holdfast.connectors.kafka.start import StartFrom
+    from holdfast.connectors.kafka.sink.options import KafkaSink
+    from holdfast.connectors.kafka.source.start import StartFrom
     from holdfast.connectors.postgres.sink import PostgresSink
     from holdfast.connectors.sqlite import SqliteSink
     from holdfast.connectors.stdout import StdoutSink
@@ -83,7 +83,7 @@ _HOMES = {
     "FileSink": "holdfast.connectors.files.sink",
     "HoldfastError": "holdfast.errors",
     "IdempotentSink": "holdfast.sinks.idempotent",
-    "KafkaSink": "holdfast.connectors.kafka.sink",
+    "KafkaSink": "holdfast.connectors.kafka.sink.options",
     "Outcome": "holdfast.core.model",
     "PendingCheckpoint": "holdfast.core.model",
     "PostgresSink": "holdfast.connectors.postgres.sink",
@@ -92,7 +92,7 @@ _HOMES = {
     "Run": "holdfast.checkpoint.ports",
     "SqlCheckpointCommitter": "holdfast.committers.sql",
     "SqliteSink": "holdfast.connectors.sqlite",
-    "StartFrom": "holdfast.connectors.kafka.start",
+    "StartFrom": "holdfast.connectors.kafka.source.start",
     "StdoutSink": "holdfast.connectors.stdout",
     "Task": "holdfast.core.naming",
     "Tasks": "holdfast.checkpoint.ports",

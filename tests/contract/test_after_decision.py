@@ -6,7 +6,7 @@ import pytest
 import holdfast as hf
 from holdfast.errors import LostError, RestoredEndpointError, RowError
 from holdfast.testing import ContractError, exercise_sink
-from holdfast.testing.bench import SCHEMA
+from holdfast.testing.context import SCHEMA
 from tests.contract.conftest import load
 from tests.contract.test_shipped_sinks import AppendOnce, read_json
 

@@ -14,9 +14,9 @@ from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.records import decode
 from holdfast.checkpoint.storage import LocalStorage
 from holdfast.connectors.files.parts import Folder, read_part
-from holdfast.connectors.files.state import State
+from holdfast.connectors.files.state import PartsState
 from holdfast.testing import exercise_sink
-from holdfast.testing.bench import SCHEMA
+from holdfast.testing.context import SCHEMA
 from tests.contract.test_shipped_sinks import assert_all_ran
 
 
@@ -104,7 +104,7 @@ def waiting(folder):
         log.load()
         pipeline = decode(log.storage.read("lineage.json"), location, "lineage")["pipeline"]
         saved = None if log.last_decided is None else log.facts.decided[log.last_decided].state.get("files-out")
-        state = State.from_json(saved, "the test")
+        state = PartsState.from_json(saved, "the test")
         home = Folder(str(folder), pipeline, "files-out")
         done = {part.file for roll in state.rolls for part in roll.parts if home.exists(roll.target)}
         parts = [*state.waiting, *(p for r in state.rolls if not r.hidden for p in r.parts)]

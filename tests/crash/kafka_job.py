@@ -12,9 +12,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
-from holdfast.connectors.kafka import write_ahead
-from holdfast.connectors.kafka.sink import KafkaSink
-from holdfast.connectors.kafka.two_phase import TwoPhase
+from holdfast.connectors.kafka.sink import write_ahead
+from holdfast.connectors.kafka.sink.options import KafkaSink
+from holdfast.connectors.kafka.sink.two_phase import TwoPhase
 from holdfast.core import faults
 from holdfast.core.naming import Task
 
@@ -76,7 +76,7 @@ def sinks(spec: Mapping[str, Any]) -> list[hf.TwoPhaseCommitSink]:
     if len(spec["out"]) > 1:
         # Beside two-phase each log file is published alone, so that some can be there without the others; by itself
         # write-ahead publishes these few rows together.
-        write_ahead.TOGETHER = 1
+        write_ahead.MAX_TRANSACTION_BYTES = 1
     for mode, topic in spec["out"].items():
         sink = Troubled(spec["servers"], topic, mode=mode, config=spec.get("config", {}), name=mode)
         sink.sleepy = spec.get("sleepy", False)

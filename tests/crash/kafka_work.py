@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from holdfast.connectors.kafka.transactions import TransactionClient, TransactionRef
+from holdfast.connectors.kafka.client.transactions import TransactionClient, TransactionRef
 from holdfast.core.naming import escape
 from holdfast.testing.audit import AuditReport, audit
 from tests.crash.harness import ROOT, Work

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from holdfast.connectors.kafka.transactions import TransactionClient
+from holdfast.connectors.kafka.client.transactions import TransactionClient
 from holdfast.testing import audit, faults
 from tests import spark_conf
 from tests.crash.harness import ROOT

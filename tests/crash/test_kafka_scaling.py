@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.connectors.kafka import ids
+from holdfast.connectors.kafka.sink import ids
 from tests.crash.kafka_work import KafkaWork
 from tests.crash.processes import end, parent_of, state_of, wait_for, wait_until_stopped
 from tests.servers.kafka import KafkaBroker

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from holdfast.connectors.kafka.transactions import TransactionClient
+from holdfast.connectors.kafka.client.transactions import TransactionClient
 from holdfast.core.naming import escape
 from tests.crash import stores_job
 from tests.crash.harness import ROWS

@@ -15,7 +15,7 @@ import holdfast as hf
 from holdfast.committers import cassandra_client
 from holdfast.errors import ConfigError, InjectedFault, RowError, SinkError
 from holdfast.sinks.subtask import make_task, running
-from holdfast.testing.local import LocalBatch, PickledTasks, armed, travel
+from holdfast.testing.local import LocalBatch, PickledTasks, armed, pickled_copy
 from tests.integration.test_cassandra_sink import KEYED, Rig, rows
 from tests.servers.cassandra import CassandraServer
 
@@ -136,7 +136,7 @@ def test_rule_13_a_delivery_shares_nothing_with_the_batch_thread(rig: Rig) -> No
     before = state()
     thread.start()
     while thread.is_alive():
-        travel(sink)
+        pickled_copy(sink)
         sink.snapshot_state(9)
         assert state() == before
     assert failures == []

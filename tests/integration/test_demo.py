@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.demo_audit import audit_folder
-from holdfast.cli.demo_files import Folder
+from holdfast.demo.audit import audit_folder
+from holdfast.demo.files import Folder
 
 COMMAND = [sys.executable, "-m", "holdfast.cli", "demo"]
 

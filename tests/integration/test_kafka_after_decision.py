@@ -13,8 +13,8 @@ import pytest
 import holdfast as hf
 from holdfast import errors
 from holdfast.checkpoint.ports import Committed, LoopTasks
-from holdfast.connectors.kafka import ids, marks, write_ahead
-from holdfast.connectors.kafka.transactions import TransactionClient
+from holdfast.connectors.kafka.client.transactions import TransactionClient
+from holdfast.connectors.kafka.sink import ids, marks, write_ahead
 from holdfast.core.model import Outcome
 from holdfast.sinks.subtask import make_task
 from tests.integration.test_kafka_modes import SCHEMA, Local, rows

@@ -16,8 +16,9 @@ import pytest
 import holdfast as hf
 from holdfast import errors
 from holdfast.checkpoint.ports import LoopTasks
-from holdfast.connectors.kafka import ids, wire
-from holdfast.connectors.kafka.transactions import TransactionClient
+from holdfast.connectors.kafka.client import wire
+from holdfast.connectors.kafka.client.transactions import TransactionClient
+from holdfast.connectors.kafka.sink import ids
 from holdfast.core.model import Outcome
 from tests.integration.test_kafka_modes import Local, rows
 from tests.integration.test_kafka_sink import consume

@@ -16,8 +16,8 @@ import pytest
 import holdfast as hf
 from holdfast import errors
 from holdfast.checkpoint.ports import LoopTasks, Run
-from holdfast.connectors.kafka import ids, write_ahead
-from holdfast.connectors.kafka.transactions import TransactionClient, TransactionRef
+from holdfast.connectors.kafka.client.transactions import TransactionClient, TransactionRef
+from holdfast.connectors.kafka.sink import ids, write_ahead
 from holdfast.core.model import Outcome
 from holdfast.sinks.subtask import make_task, write_subtask
 from holdfast.testing import exercise_sink

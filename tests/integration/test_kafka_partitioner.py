@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from holdfast.connectors.kafka.arrow import to_messages
-from holdfast.connectors.kafka.partitioner import LONGEST_KEY
-from holdfast.connectors.kafka.rdkafka import TransactionalProducer
+from holdfast.connectors.kafka.producer.arrow import to_messages
+from holdfast.connectors.kafka.producer.partitioner import LONGEST_KEY
+from holdfast.connectors.kafka.producer.rdkafka import TransactionalProducer
 from tests.servers.kafka import KafkaBroker
 
 Make = Callable[..., str]

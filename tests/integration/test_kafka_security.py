@@ -33,12 +33,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.connectors.kafka import marks
-from holdfast.connectors.kafka.client import admin
-from holdfast.connectors.kafka.library import MESSAGE
-from holdfast.connectors.kafka.rdkafka import TransactionalProducer
-from holdfast.connectors.kafka.sink import KafkaSink
-from holdfast.connectors.kafka.transactions import TransactionClient, TransactionRef
+from holdfast.connectors.kafka.client.settings import admin
+from holdfast.connectors.kafka.client.transactions import TransactionClient, TransactionRef
+from holdfast.connectors.kafka.producer.library import MESSAGE
+from holdfast.connectors.kafka.producer.rdkafka import TransactionalProducer
+from holdfast.connectors.kafka.sink import marks
+from holdfast.connectors.kafka.sink.options import KafkaSink
 from holdfast.errors import ConfigError, HoldfastError, SourceError
 from tests.integration.helpers import add_file, read_files
 from tests.integration.test_kafka_sink import consume

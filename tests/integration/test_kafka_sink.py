@@ -17,12 +17,12 @@ from confluent_kafka.admin import AdminClient
 import holdfast as hf
 from holdfast import errors
 from holdfast.checkpoint.ports import Run
-from holdfast.connectors.kafka import ids, marks
-from holdfast.connectors.kafka.library import MESSAGE
-from holdfast.connectors.kafka.offsets import GroupOffset
-from holdfast.connectors.kafka.rdkafka import TransactionalProducer
-from holdfast.connectors.kafka.sink import KafkaSink
-from holdfast.connectors.kafka.transactions import TransactionClient, TransactionRef
+from holdfast.connectors.kafka.client.offsets import GroupOffset
+from holdfast.connectors.kafka.client.transactions import TransactionClient, TransactionRef
+from holdfast.connectors.kafka.producer.library import MESSAGE
+from holdfast.connectors.kafka.producer.rdkafka import TransactionalProducer
+from holdfast.connectors.kafka.sink import ids, marks
+from holdfast.connectors.kafka.sink.options import KafkaSink
 from holdfast.sinks.subtask import make_task
 from holdfast.testing import exercise_sink
 from tests.integration.helpers import add_file, read_files
@@ -259,7 +259,7 @@ def test_a_transaction_that_times_out_while_the_query_runs_is_produced_again(
     ],
 )
 def test_columns_are_checked_before_the_first_row(columns, message) -> None:
-    from holdfast.connectors.kafka.arrow import check_schema
+    from holdfast.connectors.kafka.producer.arrow import check_schema
 
     with pytest.raises(errors.ConfigError, match=message):
         check_schema(pa.schema(list(columns.items())), "topic")

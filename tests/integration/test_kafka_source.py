@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
 from holdfast import errors
-from holdfast.connectors.kafka.group import CommitMode, commit_mode
+from holdfast.connectors.kafka.source.group import CommitMode, commit_mode
 from holdfast.spark.private import streaming_sources
 from tests.integration.helpers import ids
 from tests.servers.kafka import KafkaBroker

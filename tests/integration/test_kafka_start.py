@@ -16,10 +16,10 @@ from confluent_kafka import Consumer, TopicPartition
 import holdfast as hf
 from holdfast import errors
 from holdfast.checkpoint.ports import LoopTasks
-from holdfast.connectors.kafka import offsets
-from holdfast.connectors.kafka.retention import SURE, in_words, marks_last
-from holdfast.connectors.kafka.transactions import TransactionClient
-from holdfast.connectors.kafka.two_phase import ref_of
+from holdfast.connectors.kafka.client import offsets
+from holdfast.connectors.kafka.client.retention import SURE, in_words, marks_last
+from holdfast.connectors.kafka.client.transactions import TransactionClient
+from holdfast.connectors.kafka.sink.two_phase import ref_of
 from holdfast.sinks.subtask import make_task, write_subtask
 from holdfast.testing.local import LocalBatch, LocalQuery
 from tests.integration.test_kafka_modes import SCHEMA, Local, consume, rows

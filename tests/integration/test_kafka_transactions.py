@@ -17,8 +17,8 @@ import holdfast as hf
 from holdfast import errors
 from holdfast.cli import transactions
 from holdfast.cli.app import app
-from holdfast.connectors.kafka import ids
-from holdfast.connectors.kafka.transactions import TransactionClient, TransactionRef
+from holdfast.connectors.kafka.client.transactions import TransactionClient, TransactionRef
+from holdfast.connectors.kafka.sink import ids
 from holdfast.core.model import Committable
 from holdfast.testing.local import LocalBatch, LocalQuery, LocalRun, armed
 from tests.integration.test_kafka_sink import OneTransaction, consume

@@ -87,6 +87,25 @@ def test_rule_16_what_was_prepared_is_committed_in_another_mode_table_and_schema
     assert query.leftovers == []
 
 
+@pytest.mark.parametrize("now", [TWO_PHASE, LEDGER, UPSERT], ids=["two", "ledger", "upsert"])
+def test_rule_16_a_repair_goes_into_the_table_and_ledger_of_the_decision(query: Query, now: dict[str, Any]) -> None:
+    execute(query.dsn, "CREATE TABLE t (id bigint, name text)")
+    execute(query.dsn, "CREATE TABLE other (id bigint PRIMARY KEY, name text)")
+    run = query.start(query.sink(name="out", **TWO_PHASE))
+    decided: list[Any] = []
+    with pytest.raises(InjectedFault), armed("decision=lost"):
+        run.run(0, batch(rows(1), rows(2, 22), rows(3), prepared=decided.extend))
+    take_away(query, decided[1].committables[0].data)
+    run = query.start(query.sink("other", name="out", schema="elsewhere", **now))
+    run.run(0, batch(rows(1), rows(2, 22), rows(3)))
+    run.run(1, batch(rows(4)))
+    run.close()
+    assert query.ids() == [1, 2, 3, 22] and query.ids("other") == [4]
+    assert query.select("SELECT sum(row_count)::int FROM _holdfast.ledger WHERE checkpoint_id = 0") == [(4,)]
+    assert query.leftovers == []
+    query.start(query.sink("other", name="out", schema="elsewhere", **now)).close()
+
+
 def test_committables_of_version_1_are_committed_by_the_options(query: Query) -> None:
     run = query.start(name="out", **UPSERT)
     run.run(0, batch([{"id": 1, "name": "m"}]))

@@ -96,6 +96,61 @@ def test_d5_a_ledger_that_was_dropped_or_emptied_is_refused_again_and_again(
         sink.close()
 
 
+def of_subtasks(run: Any, checkpoint: int, *subtasks: int) -> Run:
+    """The next start, with what the commit records say of each subtask."""
+    known = Committed(checkpoint, 0, dict.fromkeys(subtasks, checkpoint))
+    return replace(run.info, last_decided=checkpoint, committed={"postgres-t": known})
+
+
+def forget(query: Query, checkpoint: int, subtask: int) -> None:
+    gid = f"part ~ '-{checkpoint}-{subtask}-[0-9]+-[0-9a-f]+$'"
+    assert execute(query.dsn, f"DELETE FROM _holdfast.ledger WHERE {gid} RETURNING part")
+
+
+def test_rule_15_a_backup_from_the_middle_of_a_checkpoint_is_refused_by_its_subtasks(query: Query) -> None:
+    """Prepared transactions are committed one by one: the newest checkpoint alone does not tell."""
+    run = query.start(mode="two-phase")
+    for checkpoint in range(2):
+        run.run(checkpoint, batch(*(rows(10 * checkpoint + n) for n in range(3))))
+    run.close()
+    sink = query.sink(mode="two-phase")
+    sink.open(of_subtasks(run, 1, 0, 1, 2))
+    sink.close()
+    forget(query, 1, 2)
+    execute(query.dsn, "DELETE FROM t WHERE id = 12")
+    with pytest.raises(RestoredEndpointError, match=r"for checkpoint 1 of subtask 2; but.*accept-restored") as caught:
+        sink.open(of_subtasks(run, 1, 0, 1, 2))
+    assert caught.value.behind == (1, 1)
+    sink.close()
+    # In another mode, the next run is refused as well.
+    other = query.sink(mode="ledger")
+    with pytest.raises(RestoredEndpointError, match=r"checkpoint 1 of subtask 2"):
+        other.open(of_subtasks(run, 1, 0, 1, 2))
+    other.close()
+
+
+def test_rule_15_what_the_ledger_forgot_long_ago_is_not_missed(query: Query) -> None:
+    """Subtask 2 had rows in the first checkpoint only, 120 checkpoints ago."""
+    run = query.start(mode="two-phase")
+    run.run(0, batch(rows(0), rows(1), rows(2)))
+    run.run(120, batch(rows(3)))
+    run.close()
+    known = Committed(120, 0, {0: 120, 1: 0, 2: 0})
+    sink = query.sink(mode="two-phase")
+    sink.open(replace(run.info, last_decided=120, committed={"postgres-t": known}))
+    sink.close()
+
+
+def test_rule_15_an_older_copy_with_some_subtasks_is_noticed_while_the_query_runs(query: Query) -> None:
+    run = query.start(mode="two-phase")
+    run.run(0, batch(rows(0)))
+    run.run(1, batch(rows(1), rows(2)))
+    forget(query, 1, 1)
+    with pytest.raises(RestoredEndpointError, match=r"checkpoints 1 to 1 were committed there"):
+        run.run(2, batch(rows(3)))
+    run.close()
+
+
 def test_d5_a_new_and_empty_database_is_refused_before_the_table_is_missed(
     query: Query, postgres: PostgresServer
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from holdfast.sinks.subtask import make_task
 from holdfast.testing.local import PickledTasks
 from tests.integration.pg import Query, batch, rows, settle
 from tests.servers.pgbouncer import PgBouncer
-from tests.servers.postgres import PostgresServer, execute
+from tests.servers.postgres import PostgresServer, execute, newest
 
 MODES: tuple[dict[str, Any], ...] = ({"mode": "ledger"}, {"mode": "two-phase"}, {"mode": "upsert", "key": ["id"]})
 each_mode = pytest.mark.parametrize("options", MODES, ids=[str(o["mode"]) for o in MODES])
@@ -53,10 +53,42 @@ def role(query: Query, postgres: PostgresServer, tmp_path: Path) -> Iterator[Cal
 
 @each_mode
 def test_timeouts_of_a_role_end_nothing_of_ours(query: Query, options: dict[str, Any]) -> None:
+    timeouts_end_nothing(query, options, ["statement_timeout", "idle_in_transaction_session_timeout"])
+
+
+@pytest.fixture(scope="module")
+def postgres_18() -> Iterator[PostgresServer]:
+    """PostgreSQL 18 of the same wheel: since 17 there is `transaction_timeout`."""
+    server = PostgresServer(installed=newest(), fsync="off")
+    server.start()
+    yield server
+    server.close()
+
+
+@each_mode
+def test_the_transaction_timeout_of_postgresql_17_and_newer_ends_nothing_of_ours(
+    postgres_18: PostgresServer, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    query = Query(tmp_path / "checkpoint", postgres_18.new_database())
+    timeouts_end_nothing(query, options, ["transaction_timeout"])
+
+
+def test_ending_a_prepared_transaction_is_not_ended_by_the_statement_timeout(query: Query) -> None:
+    """It is no part of a transaction that could have settings of its own; others' settings are left alone."""
+    execute(query.dsn, f"ALTER DATABASE {query.dsn.rpartition('/')[2]} SET statement_timeout = '150ms'")
+    run = query.start(mode="two-phase")
+    (sink,) = run.sinks
+    with sink.server.connect() as connection:
+        connection.forget_timeout()
+        connection.alone("SELECT pg_sleep(0.4)")
+    run.run(0, batch(rows(1)))
+    run.close()
+    assert query.ids() == [1]
+    assert execute(query.dsn, "SHOW statement_timeout") == [("150ms",)]
+
+
+def timeouts_end_nothing(query: Query, options: dict[str, Any], names: Sequence[str]) -> None:
     execute(query.dsn, SLOW)
-    ((version,),) = execute(query.dsn, "SHOW server_version_num")
-    names = ["statement_timeout", "idle_in_transaction_session_timeout"]
-    names += ["transaction_timeout"] if int(version) >= 170_000 else []
     for name in names:
         execute(query.dsn, f"ALTER DATABASE {query.dsn.rpartition('/')[2]} SET {name} = '150ms'")
     with psycopg.connect(query.dsn) as probe, pytest.raises(psycopg.Error, match="timeout"):
@@ -162,6 +194,7 @@ def pooler(postgres: PostgresServer) -> Iterator[PgBouncer]:
 def test_it_works_behind_a_pooler_in_transaction_mode(query: Query, pooler: PgBouncer, options: dict[str, Any]) -> None:
     schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("host", pa.string()), ("n", pa.decimal128(9, 2))])
     execute(query.dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name text, host inet, n numeric(9,2))")
+    execute(query.dsn, f"ALTER DATABASE {query.dsn.rpartition('/')[2]} SET statement_timeout = '45s'")
     direct, query.dsn = query.dsn, pooler.dsn(query.dsn.rpartition("/")[2])
     query.local.schema = schema
     run = query.start(create=False, **options)
@@ -178,5 +211,7 @@ def test_it_works_behind_a_pooler_in_transaction_mode(query: Query, pooler: PgBo
     query.dsn = direct
     assert query.ids() == [10 * c + n for c in range(3) for n in range(6)]
     assert query.leftovers == []
-    for (setting,) in execute(pooler.dsn(direct.rpartition("/")[2]), "SHOW lock_timeout"):
-        assert setting == "0", "nothing is left behind in the processes that others are lent"
+    for name, before in (("lock_timeout", "0"), ("statement_timeout", "45s")):
+        assert execute(pooler.dsn(direct.rpartition("/")[2]), f"SHOW {name}") == [(before,)], (
+            "nothing is left behind in the processes that others are lent"
+        )

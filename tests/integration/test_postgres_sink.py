@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 import holdfast as hf
-from holdfast.connectors.postgres import ledger, server
+from holdfast.connectors.postgres import ledger, server, two_phase
 from holdfast.core.model import Outcome
 from holdfast.errors import (
     CommitError,
@@ -358,6 +358,7 @@ def test_a_take_over_owns_the_name_and_still_delivers_what_it_owes(
 @each_mode
 def test_the_ledger_does_not_grow(query: Query, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "KEPT", 3)
+    monkeypatch.setattr(two_phase, "PRUNED", 1)
     run = query.start(**options)
     for checkpoint in range(8):
         run.run(checkpoint, batch(rows(checkpoint)))

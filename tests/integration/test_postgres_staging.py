@@ -198,9 +198,10 @@ def test_texts_to_cast_keep_their_order_in_an_upsert(postgres: PostgresServer, t
 
 
 @pytest.mark.usefixtures("small")
-def test_pg_dump_beside_a_running_pipeline_never_fails(query: Query, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["ledger", "two-phase"])
+def test_pg_dump_beside_a_running_pipeline_never_fails(query: Query, tmp_path: Path, mode: str) -> None:
     """Of 25 dumps, 8 failed when each checkpoint made and dropped tables."""
-    run = query.start()
+    run = query.start(mode=mode)
     run.run(0, batch(rows(0)))
     stop, failures, done = threading.Event(), list[str](), list[int]()
 

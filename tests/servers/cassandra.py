@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from holdfast.spark.jars import Coordinate, resolve
+from holdfast.spark.jars import Coordinate, fetch_jars
 from tests.servers.kafka import free_port
 
 CASSANDRA = (Coordinate("org.apache.cassandra", "cassandra-all", "5.0.9", transitive=True),)
@@ -86,7 +86,7 @@ class CassandraServer:
         if beside is not None:
             self.address, self._passwords = "127.0.0.2", False
             self.port, self._storage, self._storage_tls = beside.port, beside._storage, beside._storage_tls
-        self._jars = ":".join(str(jar) for jar in resolve(CASSANDRA))
+        self._jars = ":".join(str(jar) for jar in fetch_jars(CASSANDRA))
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         #: the certificate it shows, for clients that use TLS

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from holdfast.spark.jars import Coordinate, resolve
+from holdfast.spark.jars import Coordinate, fetch_jars
 
 KAFKA = (Coordinate("org.apache.kafka", "kafka_2.13", "4.3.1", transitive=True),)
 
@@ -48,7 +48,7 @@ class KafkaBroker:
     ) -> None:
         self.folder, self.node, self._options = folder, node, java
         self.port, self._controller = ports or (free_port(), free_port())
-        self._jars = ":".join(str(jar) for jar in resolve(KAFKA))
+        self._jars = ":".join(str(jar) for jar in fetch_jars(KAFKA))
         self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._properties = folder / "server.properties"

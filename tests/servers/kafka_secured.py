@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.spark.jars import Coordinate, resolve
+from holdfast.spark.jars import Coordinate, fetch_jars
 from tests.servers.certificates import Authority
 from tests.servers.kafka import KafkaBroker, free_port
 
@@ -80,7 +80,7 @@ class SecuredBroker(KafkaBroker):
         """Run a `kafka-acls` command line, as the super user."""
         arguments = [self.bootstrap if word == "BROKER" else word for word in shlex.split(command)]
         assert arguments[0] == "kafka-acls.sh", command
-        jars = ":".join(str(jar) for jar in resolve(TOOLS))
+        jars = ":".join(str(jar) for jar in fetch_jars(TOOLS))
         java = self._java("-Xmx128m")
         java[-1] = f"{java[-1]}:{jars}"
         done = subprocess.run(

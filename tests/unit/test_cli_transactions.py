@@ -12,9 +12,9 @@ from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.storage import open_storage
 from holdfast.cli.app import app
 from holdfast.cli.transactions import read_properties
-from holdfast.connectors.kafka import ids
-from holdfast.connectors.kafka.inspect import claims
-from holdfast.connectors.kafka.transactions import TransactionRef
+from holdfast.connectors.kafka.client.transactions import TransactionRef
+from holdfast.connectors.kafka.sink import ids
+from holdfast.connectors.kafka.sink.inspect import claims
 from holdfast.core.model import Committable
 from holdfast.errors import ConfigError
 

@@ -100,7 +100,7 @@ def test_each_checkpoint_has_a_retry_time_of_its_own(location: str, endpoint: En
     assert endpoint.rows == [0, 1, 2]
 
 
-def test_upkeep_that_fails_does_not_use_up_the_retry_time_of_a_commit(location: str, endpoint: Endpoint) -> None:
+def test_maintenance_that_fails_does_not_use_up_the_retry_time_of_a_commit(location: str, endpoint: Endpoint) -> None:
     engine = Engine(location, Overlapping(endpoint), retry=Retry(for_=100, first_wait=1, longest_wait=1))
     engine.run(0, [0])
     (delivery,) = engine.coordinator.deliveries

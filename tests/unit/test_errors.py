@@ -146,7 +146,7 @@ def test_fenced_error_names_the_other_driver_and_stopping_one_is_enough(engine: 
 def test_checkpoint_in_use_error_names_the_location_or_the_sink(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    live = importlib.import_module("holdfast.spark.live")
+    live = importlib.import_module("holdfast.spark.running")
     monkeypatch.setattr(live, "_live", {})
     sink = PreparingSink(endpoint)
     with live.reserve("/data/ck", [sink]):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.connectors.files.rolling import FAN_IN, Group, Part, Rolling, plan
-from holdfast.connectors.files.state import Names, State
+from holdfast.connectors.files.state import Names, PartsState
 from holdfast.core.units import parse_duration, parse_size
 from holdfast.errors import ConfigError, RecordError
 
@@ -110,7 +110,7 @@ def test_every_part_goes_to_one_place_and_keeps_its_order(
 @given(st.integers(1, 2000))
 def test_what_must_be_remembered_stays_small(checkpoints: int) -> None:
     """Levels of FAN_IN parts each: the record grows with the logarithm of what waits."""
-    state = State()
+    state = PartsState()
     for number in range(checkpoints):
         state = state.advance([part(number)], NEVER, NAMES, now=0, done=state.next - 1, checkpoint=number)
         assert len(state.waiting) <= 4 * FAN_IN
@@ -135,12 +135,12 @@ def test_names_are_of_lineage_sink_and_number_and_a_hidden_one_of_the_generation
 @given(PARTS)
 def test_a_state_comes_back_from_its_record_as_it_was(given_parts: list[tuple[str, str, int, int]]) -> None:
     parts = [part(i, b, schema=s, size=n, at=at) for i, (b, s, n, at) in enumerate(given_parts)]
-    state = State().advance(parts, Rolling(1000, "60s", None), NAMES, now=90, done=-1, checkpoint=5)
+    state = PartsState().advance(parts, Rolling(1000, "60s", None), NAMES, now=90, done=-1, checkpoint=5)
     data = state.to_json({"path": "/x", "format": "csv", "compression": "none"})
-    assert State.from_json(data, "here") == state
+    assert PartsState.from_json(data, "here") == state
 
 
 @pytest.mark.parametrize("data", [{}, {"kind": "other"}, {"kind": "holdfast.files", "version": 99}, 7])
 def test_the_state_of_another_sink_is_refused(data: object) -> None:
     with pytest.raises(RecordError, match="sink 'x' was written by another sink or by a newer holdfast"):
-        State.from_json(data, "sink 'x'")
+        PartsState.from_json(data, "sink 'x'")

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.connectors.kafka.arrow import by_topic, to_messages
-from holdfast.connectors.kafka.partitioner import LONGEST_KEY, murmur2, of_keys
+from holdfast.connectors.kafka.producer.arrow import by_topic, to_messages
+from holdfast.connectors.kafka.producer.partitioner import LONGEST_KEY, murmur2, of_keys
 from holdfast.errors import RowError
 
 KINDS = [pa.binary(), pa.large_binary(), pa.binary_view()]

@@ -14,19 +14,20 @@ import pyarrow as pa
 import pytest
 
 from holdfast.checkpoint.ports import LoopTasks
-from holdfast.connectors.kafka import offsets, target
-from holdfast.connectors.kafka import rows as rows_module
-from holdfast.connectors.kafka import topics as topics_module
-from holdfast.connectors.kafka.arrow import check_schema
-from holdfast.connectors.kafka.client import admin, client_config
-from holdfast.connectors.kafka.rdkafka import TransactionalProducer
-from holdfast.connectors.kafka.refusal import ProduceError, refusal
-from holdfast.connectors.kafka.rows import check_rows
-from holdfast.connectors.kafka.sink import KafkaSink
-from holdfast.connectors.kafka.topics import Topic
-from holdfast.connectors.kafka.transactions import OpenTransaction, TransactionClient, TransactionRef
-from holdfast.connectors.kafka.two_phase import TwoPhase
-from holdfast.connectors.kafka.wire import Connection, NotYetError
+from holdfast.connectors.kafka.client import offsets
+from holdfast.connectors.kafka.client import topics as topics_module
+from holdfast.connectors.kafka.client.settings import admin, client_config
+from holdfast.connectors.kafka.client.topics import Topic
+from holdfast.connectors.kafka.client.transactions import OpenTransaction, TransactionClient, TransactionRef
+from holdfast.connectors.kafka.client.wire import Connection, NotYetError
+from holdfast.connectors.kafka.producer.arrow import check_schema
+from holdfast.connectors.kafka.producer.rdkafka import TransactionalProducer
+from holdfast.connectors.kafka.producer.refusal import ProduceError, refusal
+from holdfast.connectors.kafka.sink import rows as rows_module
+from holdfast.connectors.kafka.sink import target
+from holdfast.connectors.kafka.sink.options import KafkaSink
+from holdfast.connectors.kafka.sink.rows import check_rows
+from holdfast.connectors.kafka.sink.two_phase import TwoPhase
 from holdfast.core.model import Outcome
 from holdfast.core.naming import Task
 from holdfast.errors import ConfigError, HoldfastError, RowError, SinkError, permanent

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.connectors.kafka.client import admin, client_config, login_error
-from holdfast.connectors.kafka.denied import denied
-from holdfast.connectors.kafka.java import parse_jaas
-from holdfast.connectors.kafka.login import hide_wire_dumps
-from holdfast.connectors.kafka.security import protocol, python_settings
-from holdfast.connectors.kafka.sink import KafkaSink
+from holdfast.connectors.kafka.client.denied import denied
+from holdfast.connectors.kafka.client.java import parse_jaas
+from holdfast.connectors.kafka.client.login import hide_wire_dumps
+from holdfast.connectors.kafka.client.security import protocol, python_settings
+from holdfast.connectors.kafka.client.settings import admin, client_config, login_error
+from holdfast.connectors.kafka.sink.options import KafkaSink
 from holdfast.errors import ConfigError
 from tests.servers.certificates import Authority
 

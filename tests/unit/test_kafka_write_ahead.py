@@ -5,16 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.connectors.kafka.write_ahead import TOGETHER, together
+from holdfast.connectors.kafka.sink.write_ahead import MAX_TRANSACTION_BYTES, together
 
-FILES = st.lists(st.integers(1, 2 * TOGETHER), max_size=12).map(
+FILES = st.lists(st.integers(1, 2 * MAX_TRANSACTION_BYTES), max_size=12).map(
     lambda sizes: [{"subtask": n, "bytes": size} for n, size in enumerate(sizes)]
 )
 
 
 def test_small_files_are_published_together_and_large_ones_alone() -> None:
     small = [{"subtask": n, "bytes": 1000} for n in range(4)]
-    large = [{"subtask": n, "bytes": TOGETHER} for n in range(4)]
+    large = [{"subtask": n, "bytes": MAX_TRANSACTION_BYTES} for n in range(4)]
     assert together(small) == [small]
     assert together(large) == [[file] for file in large]
     assert together([]) == []

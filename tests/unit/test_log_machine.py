@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from holdfast.checkpoint import log as log_module
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.core.model import Committable, RecordKind, fold
-from holdfast.core.recovery import Commit, plan_recovery
+from holdfast.core.recovery import OwedCommit, plan_recovery
 from holdfast.errors import FencedError, RecordError
 from tests.unit.model.memory import Killed, Memory, SerialPool, View
 
@@ -83,7 +83,7 @@ class LogMachine(RuleBasedStateMachine):
             self.commit_one(driver, missing[0], fault, meanwhile)
 
     def commit_one(
-        self, driver: CheckpointLog, action: Commit, fault: tuple[str, int, bool] | None, meanwhile: list[str]
+        self, driver: CheckpointLog, action: OwedCommit, fault: tuple[str, int, bool] | None, meanwhile: list[str]
     ) -> None:
         serials = {c.data["serial"] for c in driver.facts.decided[action.checkpoint_id].of(action.sink)}
         if not serials & self.lost:
@@ -195,7 +195,7 @@ class LogMachine(RuleBasedStateMachine):
         reader = CheckpointLog(View(self.memory), "pipeline")
         reader.load()
         ever, done = fold(self.memory.decisions_ever), self.memory.commits(self.memory.created)
-        owed = [Commit(n, s) for n in ever for s in SINKS if (n, s) not in done]
+        owed = [OwedCommit(n, s) for n in ever for s in SINKS if (n, s) not in done]
         assert plan_recovery(reader.facts) == owed
         for action in owed:
             assert reader.facts.decided[action.checkpoint_id] == ever[action.checkpoint_id]
@@ -215,7 +215,7 @@ class LogMachine(RuleBasedStateMachine):
         self.a_reader_sees_all_that_is_owed_and_the_newest_decision()
 
 
-def _pair(action: Commit) -> tuple[int, str]:
+def _pair(action: OwedCommit) -> tuple[int, str]:
     return action.checkpoint_id, action.sink
 
 

@@ -19,6 +19,7 @@ from holdfast.checkpoint.delivery import Delivery
 from holdfast.checkpoint.guard import guarded
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.loops import Loops, Threads
+from holdfast.checkpoint.maintenance import NeedsMaintenance, maintain
 from holdfast.checkpoint.phases import Phases
 from holdfast.checkpoint.ports import Batch, EnginePosition, Run, Sink, Tasks
 from holdfast.checkpoint.prepare import Preparation, Prepared, undone
@@ -28,11 +29,10 @@ from holdfast.checkpoint.sinkbook import note_sinks
 from holdfast.checkpoint.sinkset import SinkSet
 from holdfast.checkpoint.story import Story
 from holdfast.checkpoint.sweeps import Sweeps
-from holdfast.checkpoint.upkeep import Upkeep, keep_up
 from holdfast.checkpoint.waiting import Waiting
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Decided, Outcome
-from holdfast.core.recovery import Commit, Moment, complete_through, owed, plan_recovery
+from holdfast.core.recovery import Moment, OwedCommit, complete_through, owed, plan_recovery
 from holdfast.core.retry import Retry
 from holdfast.core.states import Event, State, advance
 from holdfast.errors import FencedError, HoldfastError, LostError, UndeliveredError, first_line
@@ -68,7 +68,7 @@ class Coordinator:
         #: the run ends by itself when its input does: then nothing may be left behind
         self._bounded, self._drain_timeout = bounded, drain_timeout
         #: what endpoints dropped after the decision
-        self._lost: dict[Commit, LostError] = {}
+        self._lost: dict[OwedCommit, LostError] = {}
         self._sending = SendAgain(log)
         self._repairs = Repairs(log, {s.name: s for s in sinks}, self._lost, letters)
         retrying = Retrying(self._retry, self._loops, clock)
@@ -176,7 +176,7 @@ class Coordinator:
         self._loops.wake()
 
     @property
-    def pending(self) -> list[Commit]:
+    def pending(self) -> list[OwedCommit]:
         """What is decided and not yet committed."""
         return plan_recovery(self._log.facts)
 
@@ -216,9 +216,9 @@ class Coordinator:
                 # A sink that has not committed a decided checkpoint has a state without its rows: nothing to plan from.
                 free = [s for s in self._sinks if s.name not in stuck and not owed(self._log.facts, s.name)]
                 for sink in free:
-                    if isinstance(sink, Upkeep):
+                    if isinstance(sink, NeedsMaintenance):
                         with guarded(sink, "completing its last files"):
-                            keep_up(self._log, sink, self._tasks, self._clock(), last=True)
+                            maintain(self._log, sink, self._tasks, self._clock(), last=True)
             finally:
                 self._waiting.idle.release()
         return stuck

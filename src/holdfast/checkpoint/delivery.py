@@ -17,7 +17,7 @@ from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import Sink, Tasks
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Committable, Outcome
-from holdfast.core.recovery import Commit, owed, plan_recovery
+from holdfast.core.recovery import OwedCommit, owed, plan_recovery
 from holdfast.core.retry import Retry
 from holdfast.errors import CommitError, ConfigError, FencedError, HoldfastError, LostError, StorageError, permanent
 
@@ -49,7 +49,7 @@ class Delivery:
         *,
         retry: Retry,
         clock: Callable[[], float],
-        lost: dict[Commit, LostError],
+        lost: dict[OwedCommit, LostError],
         completed: Callable[[CheckpointId], None] = lambda checkpoint_id: None,
         chores: Callable[[Sink, Tasks], float | None] = lambda sink, tasks: None,
         first: Callable[[], None] | None = None,
@@ -96,7 +96,7 @@ class Delivery:
     def done_through(self, checkpoint_id: CheckpointId) -> bool:
         """Whether nothing up to this checkpoint is left to commit, but for what is lost."""
         waiting = owed(self._log.facts, self.sink.name)
-        return not any(n <= checkpoint_id and Commit(n, self.sink.name) not in self._lost for n in waiting)
+        return not any(n <= checkpoint_id and OwedCommit(n, self.sink.name) not in self._lost for n in waiting)
 
     def notified(self, checkpoint_id: CheckpointId) -> bool:
         """Whether the sink was told that this checkpoint is complete."""
@@ -124,7 +124,7 @@ class Delivery:
                 return 0.0
             wait = self._chores(self.sink, self.tasks)
         except Exception as error:  # noqa: BLE001  goes on below, by what kind it is
-            return self._trouble("upkeep", wrapped(self.sink, "upkeep", error), None, now)
+            return self._trouble("maintenance", wrapped(self.sink, "maintenance", error), None, now)
         self._calm()
         return wait
 
@@ -139,12 +139,12 @@ class Delivery:
 
     # -- committing -------------------------------------------------------------------------------------------------
 
-    def _next(self) -> Commit | None:
+    def _next(self) -> OwedCommit | None:
         """The oldest checkpoint that this sink owes and has not lost."""
-        actions = (Commit(n, self.sink.name) for n in owed(self._log.facts, self.sink.name))
+        actions = (OwedCommit(n, self.sink.name) for n in owed(self._log.facts, self.sink.name))
         return next((action for action in actions if action not in self._lost), None)
 
-    def _commit(self, action: Commit) -> float | None:
+    def _commit(self, action: OwedCommit) -> float | None:
         began = self._clock()
         number = action.checkpoint_id
         self._standing = Standing(f"committing checkpoint {number}", began, self._failures, self.problem)
@@ -177,7 +177,7 @@ class Delivery:
         self._calm()
         self._completed(number)
 
-    def _done_by_another(self, action: Commit, error: Exception) -> bool:
+    def _done_by_another(self, action: OwedCommit, error: Exception) -> bool:
         """Whether the work is gone because an older driver, paused in the middle of it, woke up and finished it."""
         try:
             if isinstance(error, FencedError) or not self._log.find_commit(action.checkpoint_id, action.sink):
@@ -230,7 +230,7 @@ class Delivery:
 
     # -- trouble ----------------------------------------------------------------------------------------------------
 
-    def _trouble(self, what: str, error: HoldfastError, action: Commit | None, began: float) -> float | None:
+    def _trouble(self, what: str, error: HoldfastError, action: OwedCommit | None, began: float) -> float | None:
         """Try again later, or give up: at once if trying again cannot help, else when `retry` is over."""
         now = self._clock()
         if what != self._failing:
@@ -249,7 +249,7 @@ class Delivery:
         log("%s of sink %s failed, trying again in %.1f s: %s", what, self.sink.name, wait, error)
         return wait
 
-    def _give_up(self, error: HoldfastError, action: Commit | None) -> None:
+    def _give_up(self, error: HoldfastError, action: OwedCommit | None) -> None:
         if action is not None and not permanent(error):
             failing = self._clock() - self._failing_since
             failed = CommitError(

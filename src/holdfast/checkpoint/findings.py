@@ -15,7 +15,7 @@ from holdfast.checkpoint import records
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.core.model import CheckpointId
 from holdfast.core.naming import escape
-from holdfast.core.recovery import Commit
+from holdfast.core.recovery import OwedCommit
 from holdfast.core.repair import Replayed
 from holdfast.errors import FencedError, HoldfastError, LostError
 
@@ -27,7 +27,7 @@ def finding_name(checkpoint_id: CheckpointId, sink: str) -> str:
 
 def record_finding(
     log: CheckpointLog,
-    action: Commit,
+    action: OwedCommit,
     error: HoldfastError,
     *,
     lost: Collection[Any] = (),

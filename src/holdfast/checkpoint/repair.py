@@ -18,7 +18,7 @@ from holdfast.checkpoint.ports import Batch, Run, Sink, SubtaskReport
 from holdfast.checkpoint.reports import PRODUCE_ANYWAY, write_report
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Committable, Decided, RecordKind
-from holdfast.core.recovery import Commit
+from holdfast.core.recovery import OwedCommit
 from holdfast.core.repair import RepairPlan, Replayed, plan_repair
 from holdfast.errors import CommitError, LostError
 
@@ -41,14 +41,14 @@ class Repairs:
         self,
         log: CheckpointLog,
         sinks: Mapping[str, Sink],
-        lost: dict[Commit, LostError],
+        lost: dict[OwedCommit, LostError],
         letters: Letters | None = None,
     ) -> None:
         self._log, self._letters = log, letters
         self._sinks = sinks
         #: what the last delivery found lost, shared with it
         self._lost = lost
-        self._told: set[Commit] = set()
+        self._told: set[OwedCommit] = set()
 
     def needed(self, checkpoint_id: CheckpointId) -> bool:
         """Whether a sink lost something of this checkpoint."""
@@ -59,11 +59,16 @@ class Repairs:
         for action, error in list(self._lost.items()):
             forced = self._ordered(action) == PRODUCE_ANYWAY
             beyond = replayable_after is not None and action.checkpoint_id <= replayable_after
-            if beyond or not (forced or (self._sinks[action.sink].repairable and error.certain and error.lost)):
+            if beyond or not (forced or (error.certain and error.lost and self._repairable(action, error))):
                 raise self.stop(action, error, [])
             if action not in self._told:
                 self._told.add(action)
                 logger.warning("%s. It is produced again from the replay of the checkpoint", error)
+
+    def _repairable(self, action: OwedCommit, error: LostError) -> bool:
+        """Whether what was decided then can be; the sink may be in another mode now."""
+        sink = self._sinks[action.sink]
+        return bool(sink.repairable or sink.as_decided(error.lost).repairable)
 
     def repair(self, checkpoint_id: CheckpointId, batch: Batch, run: Run) -> list[Repaired]:
         """Write anew what was lost of this checkpoint and record it; committing it is up to the next delivery."""
@@ -74,7 +79,7 @@ class Repairs:
                 del self._lost[action]
         return done
 
-    def _repair(self, action: Commit, error: LostError, batch: Batch, run: Run) -> Repaired:
+    def _repair(self, action: OwedCommit, error: LostError, batch: Batch, run: Run) -> Repaired:
         decided = self._log.facts.decided[action.checkpoint_id]
         mine = decided.of(action.sink)
         lost = [c for c in mine if c.data in error.lost]
@@ -125,7 +130,7 @@ class Repairs:
         return self._letters is not None and any(decided.of(name) for name in self._letters.sinks)
 
     def stop(
-        self, action: Commit, error: LostError, replay: Sequence[Replayed], plan: RepairPlan | None = None
+        self, action: OwedCommit, error: LostError, replay: Sequence[Replayed], plan: RepairPlan | None = None
     ) -> LostError:
         """Keep the finding for the operator, and the error that tells the ways out."""
         record_finding(self._log, action, error, lost=error.lost, replay=replay)
@@ -146,13 +151,13 @@ class Repairs:
             certain=error.certain,
         )
 
-    def _ordered(self, action: Commit) -> str | None:
+    def _ordered(self, action: OwedCommit) -> str | None:
         order = self._log.facts.decided[action.checkpoint_id].resolution.get(action.sink)
         return None if order is None or order.get("carried_out") else order["how"]
 
     def _report(
         self,
-        action: Commit,
+        action: OwedCommit,
         decided: Decided,
         plan: RepairPlan,
         proven: Sequence[SubtaskReport],
@@ -184,7 +189,9 @@ def _possibly_lost(plan: RepairPlan, *, proven: bool) -> int:
     return sum(c.rows for c in lost)
 
 
-def _verify(action: Commit, reports: Sequence[SubtaskReport], expected: Sequence[Replayed], *, forced: bool) -> bool:
+def _verify(
+    action: OwedCommit, reports: Sequence[SubtaskReport], expected: Sequence[Replayed], *, forced: bool
+) -> bool:
     """Whether what was written is what the hash pass saw; it must be, unless an operator wants it as it comes."""
     written = {(r.subtask, *r.written[action.sink]) for r in reports if action.sink in r.written}
     equal = written == {(r.subtask, r.rows, r.digest) for r in expected}

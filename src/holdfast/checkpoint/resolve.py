@@ -28,7 +28,7 @@ from holdfast.checkpoint.runs import note_command, read_runs
 from holdfast.checkpoint.storage import Storage, open_storage
 from holdfast.checkpoint.stuck import Finding, owed_findings
 from holdfast.core.model import CheckpointId, Committable, RecordKind
-from holdfast.core.recovery import Commit
+from holdfast.core.recovery import OwedCommit
 from holdfast.errors import CommitError, ConfigError
 
 TRY_AGAIN = "try-again"
@@ -93,7 +93,7 @@ def resolve(
     found = owed_findings(log)
     done = []
     for finding in meant:
-        if found.get(Commit(finding.checkpoint_id, finding.sink)) != finding:
+        if found.get(OwedCommit(finding.checkpoint_id, finding.sink)) != finding:
             raise CommitError(
                 f"checkpoint {finding.checkpoint_id} of sink {finding.sink!r}: something changed meanwhile; look again"
             )

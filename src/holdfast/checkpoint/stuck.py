@@ -15,7 +15,7 @@ from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.reports import sealed
 from holdfast.checkpoint.storage import Storage
 from holdfast.core.model import CheckpointId, Committable
-from holdfast.core.recovery import Commit, Facts, plan_recovery
+from holdfast.core.recovery import Facts, OwedCommit, plan_recovery
 from holdfast.core.repair import Replayed, plan_repair
 from holdfast.errors import CommitError, ConfigError, RecordError
 
@@ -86,7 +86,7 @@ def _finding(body: Mapping[str, Any], facts: Facts) -> tuple[Finding, Standing]:
     mine = {c.subtask: c for c in decided.of(sink)} if decided is not None else {}
     lost = [Committable(sink, c["subtask"], c["data"], c["rows"], 0, c["digest"]) for c in gone]
     finding = make_finding(
-        Commit(checkpoint_id, sink),
+        OwedCommit(checkpoint_id, sink),
         lost,
         [c for n, c in mine.items() if n not in {c.subtask for c in lost}],
         [Replayed(**r) for r in body["replay"]],
@@ -101,7 +101,7 @@ def _finding(body: Mapping[str, Any], facts: Facts) -> tuple[Finding, Standing]:
 
 
 def make_finding(
-    commit: Commit,
+    commit: OwedCommit,
     lost: Sequence[Committable],
     kept: Sequence[Committable],
     replay: Sequence[Replayed],
@@ -153,9 +153,9 @@ def _standing(finding: Finding, lost: list[Committable], mine: Mapping[int, Comm
     return Standing.STUCK
 
 
-def owed_findings(log: CheckpointLog) -> dict[Commit, Finding]:
+def owed_findings(log: CheckpointLog) -> dict[OwedCommit, Finding]:
     """Everything that is decided and owed, with what is known about it."""
-    known = {Commit(f.checkpoint_id, f.sink): f for f, standing in findings(log) if standing is Standing.STUCK}
+    known = {OwedCommit(f.checkpoint_id, f.sink): f for f, standing in findings(log) if standing is Standing.STUCK}
     found = {}
     for action in plan_recovery(log.facts):
         decided = log.facts.decided[action.checkpoint_id]
@@ -197,7 +197,7 @@ def choose(
     raise _not_stuck(log, checkpoint_id, sink)
 
 
-def _open_order(log: CheckpointLog, action: Commit) -> Mapping[str, Any] | None:
+def _open_order(log: CheckpointLog, action: OwedCommit) -> Mapping[str, Any] | None:
     order: Mapping[str, Any] | None = log.facts.decided[action.checkpoint_id].resolution.get(action.sink)
     return None if order is None or order["how"] == "accept-restored" else order
 

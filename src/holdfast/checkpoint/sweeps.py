@@ -17,8 +17,8 @@ from typing import Any, Protocol, runtime_checkable
 from holdfast.checkpoint.guard import described, guarded
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.loops import Loops
+from holdfast.checkpoint.maintenance import NeedsMaintenance, maintain
 from holdfast.checkpoint.ports import Sink, Tasks
-from holdfast.checkpoint.upkeep import Upkeep, keep_up
 from holdfast.core.model import CheckpointId
 from holdfast.core.recovery import STEPS, Moment, Step, owed
 from holdfast.errors import HoldfastError, SinkError, first_line, permanent
@@ -63,6 +63,8 @@ class Sweeps:
         self.under_way: dict[str, tuple[str, float]] = {}
         #: sinks that may be undoing work of this generation, or have a chore: no task may run beside it
         self._in_the_way: set[str] = set()
+        #: what was told of the last one that a batch waited for in vain
+        self._hangs: SinkError | None = None
         #: `recover` of a sink is never called twice at a time
         self._one_by_one = {sink.name: threading.Lock() for sink in sinks}
 
@@ -89,10 +91,9 @@ class Sweeps:
         try:
             with guarded(sink, "sweep"):
                 do()
-        except _HangsError:
-            raise  # it may still undo what tasks would prepare now
         except HoldfastError as error:
-            if permanent(error):
+            # One that hangs may still undo what tasks would prepare now.
+            if permanent(error) or error is self._hangs:
                 raise
             logger.warning("sweep of sink %s failed, it is tried again: %s", sink.name, first_line(error))
 
@@ -111,7 +112,8 @@ class Sweeps:
             self._in_the_way.add(sink.name)
             if self._loops.call(sink.name, recover, seconds, over):
                 return
-        raise hangs(sink, *self.under_way.get(sink.name, (SWEEPING, began)), self._clock())
+        self._hangs = hangs(sink, *self.under_way.get(sink.name, (SWEEPING, began)), self._clock())
+        raise self._hangs
 
     def older(self, sink: Sink) -> None:
         """Let one sink undo what older runs have left and no record names; tasks of this one may be at work."""
@@ -151,9 +153,9 @@ class Sweeps:
             if due and not sink.may_lag:
                 self._log.ensure_not_fenced()
                 self._try(sink, lambda: self._recover(sink, self._log.generation))
-            if isinstance(sink, Upkeep) and not owed(self._log.facts, sink.name):
+            if isinstance(sink, NeedsMaintenance) and not owed(self._log.facts, sink.name):
                 with self._busy(sink, "completing what is due"):
-                    keep_up(self._log, sink, tasks, self._clock())
+                    maintain(self._log, sink, tasks, self._clock())
         finally:
             self._in_the_way.discard(sink.name)
             self._idle.release()
@@ -168,13 +170,9 @@ class Sweeps:
         return None
 
 
-class _HangsError(SinkError):
-    """An endpoint does not answer."""
-
-
-def hangs(sink: Sink, doing: str, since: float, now: float) -> _HangsError:
+def hangs(sink: Sink, doing: str, since: float, now: float) -> SinkError:
     """An endpoint does not answer, and nobody can go on without it."""
-    return _HangsError(
+    return SinkError(
         f"{described(sink)} has been {doing} for {now - since:.0f} s without an answer, and no batch can begin before "
         "it returns. Nothing is lost: see whether the endpoint works and can be reached from here, then start the "
         "query again. retry=hf.Retry(for_=...) says how long to wait; timeouts in the sink's own calls end them sooner",

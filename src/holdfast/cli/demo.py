@@ -14,13 +14,13 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.demo_audit import DemoAudit, audit_folder
-from holdfast.cli.demo_driver import tail
-from holdfast.cli.demo_files import Folder
-from holdfast.cli.demo_plan import Plan, make_plan
-from holdfast.cli.demo_run import Demo
-from holdfast.cli.demo_show import Show, summary, verdict
 from holdfast.cli.output import BROKEN, OK, JsonOption, Output, reporting
+from holdfast.demo.audit import DemoAudit, audit_folder
+from holdfast.demo.driver import tail
+from holdfast.demo.files import Folder
+from holdfast.demo.plan import Plan, make_plan
+from holdfast.demo.run import Demo
+from holdfast.demo.show import Show, summary, verdict
 from holdfast.errors import ConfigError
 from holdfast.testing.audit import AuditReport
 

@@ -15,7 +15,7 @@ from holdfast.cli.transactions_show import details, document_of, list_of, refusa
 from holdfast.errors import CommitError, ConfigError
 
 if TYPE_CHECKING:
-    from holdfast.connectors.kafka.inspect import PipelineTransactions, Seen
+    from holdfast.connectors.kafka.sink.inspect import PipelineTransactions, Seen
 
 IdArgument = Annotated[str, typer.Argument(help="A transactional id, as `list` shows it.", metavar="ID")]
 ServersOption = Annotated[
@@ -147,8 +147,8 @@ def commit(
 
 
 def _pipeline(location: str, servers: str | None, config: Path | None) -> PipelineTransactions:
-    from holdfast.connectors.kafka.client import check_servers
-    from holdfast.connectors.kafka.inspect import PipelineTransactions  # loads pyarrow
+    from holdfast.connectors.kafka.client.settings import check_servers
+    from holdfast.connectors.kafka.sink.inspect import PipelineTransactions  # loads pyarrow
 
     settings = {} if config is None else read_properties(config)
     servers = servers or settings.pop("bootstrap.servers", None)

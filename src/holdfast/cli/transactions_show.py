@@ -14,7 +14,7 @@ from rich.text import Text
 from holdfast.cli.output import age, moment
 
 if TYPE_CHECKING:
-    from holdfast.connectors.kafka.inspect import Seen
+    from holdfast.connectors.kafka.sink.inspect import Seen
 
 #: (servers, topic, partition) -> last stable offset and end, where consumers wait
 Blocked = Mapping[tuple[str, str, int], tuple[int, int]]

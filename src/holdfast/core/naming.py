@@ -79,6 +79,9 @@ class Task:
     location: str = field(default="", compare=False)
     #: Which repair of the checkpoint this is, 0 for none; not part of the token, in which the attempt tells all apart.
     repair: int = field(default=0, compare=False)
+    #: A small number that no other attempt at this subtask has that can be alive beside it, in this generation: for
+    #: endpoints that remember names (`holdfast.core.passes`). None: there is only `attempt`. Not part of the token.
+    place: int | None = field(default=None, compare=False)
 
     @property
     def token(self) -> str:

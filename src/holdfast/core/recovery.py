@@ -53,17 +53,17 @@ class Facts:
 
 
 @dataclass(frozen=True, order=True)
-class Commit:
+class OwedCommit:
     """An action: this sink is to commit this checkpoint."""
 
     checkpoint_id: CheckpointId
     sink: str
 
 
-def plan_recovery(facts: Facts) -> list[Commit]:
+def plan_recovery(facts: Facts) -> list[OwedCommit]:
     """Every commit that is still owed, in the order it is owed in: by checkpoint, then in the order of the sinks."""
     return [
-        Commit(checkpoint_id, sink)
+        OwedCommit(checkpoint_id, sink)
         for checkpoint_id, decided in sorted(facts.decided.items())
         for sink in decided.sinks
         if sink not in facts.commits.get(checkpoint_id, ())

@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator
 
 from holdfast.connectors.cassandra.sink import CassandraSink
 from holdfast.connectors.files.sink import FileSink
-from holdfast.connectors.kafka.sink import KafkaSink
-from holdfast.connectors.kafka.start import StartFrom
+from holdfast.connectors.kafka.sink.options import KafkaSink
+from holdfast.connectors.kafka.source.start import StartFrom
 from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.connectors.sqlite import SqliteSink
 from holdfast.connectors.stdout import StdoutSink

@@ -26,7 +26,14 @@ from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 
 def make_task(
-    run: Run, sink: str, checkpoint_id: CheckpointId, subtask: int, attempt: int, timestamp: int, repair: int = 0
+    run: Run,
+    sink: str,
+    checkpoint_id: CheckpointId,
+    subtask: int,
+    attempt: int,
+    timestamp: int,
+    repair: int = 0,
+    place: int | None = None,
 ) -> Task:
     """The identity of one attempt at one sink."""
     return Task(
@@ -40,6 +47,7 @@ def make_task(
         timestamp,
         run.location,
         repair,
+        place,
     )
 
 

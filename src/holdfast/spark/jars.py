@@ -45,7 +45,7 @@ def kafka_jars() -> list[Path]:
     """Spark's Kafka source and sink, of the version of the Spark that runs."""
     connector = Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", pyspark.__version__)
     try:
-        return [*resolve([connector]), *resolve(_BESIDE_KAFKA)]
+        return [*fetch_jars([connector]), *fetch_jars(_BESIDE_KAFKA)]
     except HoldfastError as error:
         raise ConfigError(
             f"Spark {pyspark.__version__} reads from Kafka with {connector.artifact}:{connector.version}, which could "
@@ -59,7 +59,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("HOLDFAST_CACHE") or Path.home() / ".cache" / "holdfast")
 
 
-def resolve(coordinates: Sequence[Coordinate]) -> list[Path]:
+def fetch_jars(coordinates: Sequence[Coordinate]) -> list[Path]:
     """The jars of these coordinates; fetched once, then taken from the cache."""
     jars: list[Path] = []
     for coordinate in coordinates:

@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.checkpoint.history import engine_position
 from holdfast.checkpoint.storage import Storage
-from holdfast.connectors.kafka.client import check_servers, client_config
-from holdfast.connectors.kafka.group import CommitMode, GroupOffsets, KafkaSource, commit_mode
-from holdfast.connectors.kafka.start import RowsExpiredError, StartFrom, check_unread, resolve
+from holdfast.connectors.kafka.client.settings import check_servers, client_config
+from holdfast.connectors.kafka.source.group import CommitMode, GroupOffsets, KafkaSource, commit_mode
+from holdfast.connectors.kafka.source.start import RowsExpiredError, StartFrom, check_unread, starting_offsets
 from holdfast.core.model import CheckpointId
 from holdfast.errors import ConfigError, SourceError
 from holdfast.spark.private import streaming_sources
@@ -96,7 +96,7 @@ def _start_options(
     then it travels with the source, and the offsets are such that Spark itself would refuse them.
     """
     try:
-        offsets = resolve(client_config(servers, options), list(topics or ()), pattern, group, start)
+        offsets = starting_offsets(client_config(servers, options), list(topics or ()), pattern, group, start)
     except SourceError as error:
         return {"startingOffsets": json.dumps({"holdfast": {"0": -2}}), _PROBLEM: str(error)}
     return {"startingOffsets": json.dumps({t: {str(n): o for n, o in p.items()} for t, p in offsets.items()})}

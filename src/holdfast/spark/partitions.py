@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
+from holdfast.core.passes import Attempt, Passes
 from holdfast.spark import private
 from holdfast.spark.batches import ArrowBatches
 
@@ -25,7 +26,7 @@ _LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
 _QUERY_ID = "sql.streaming.queryId"
 
 
-class Query:
+class PlanReader:
     """The running query, where its micro-batches have their physical plans.
 
     The frame that foreachBatch gets is made of the plan's result, and reading it copies every row once more; mapInArrow
@@ -37,6 +38,17 @@ class Query:
     def __init__(self, session: SparkSession) -> None:
         self._session = session
         self.batches = ArrowBatches()
+        self.passes = Passes()
+
+    def ended(self, number: int, won: Sequence[tuple[int, int, int]] | None) -> None:
+        """A pass over the rows is over; of each task that won: its stage, which try it was, and its own number."""
+        if won is None:
+            self.passes.end(number, None)
+            return
+        tracker = self._session.sparkContext.statusTracker()
+        stages = {stage: tracker.getStageInfo(stage) for stage, _, _ in won}
+        once = {stage: info is not None and info.currentAttemptId == 0 for stage, info in stages.items()}
+        self.passes.end(number, [Attempt(tries, task, once[stage]) for stage, tries, task in won])
 
     def plan(self, frame: DataFrame, batch_id: int) -> Any | None:
         """The physical plan of a micro-batch; None where the frame must do."""

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import HoldfastError
 from holdfast.spark.failures import failure_of
-from holdfast.spark.live import Live
+from holdfast.spark.running import RunningQuery
 
 logger = logging.getLogger("holdfast")
 #: seconds a stop waits for the checkpoint under way, and how long it takes at most in all
@@ -22,7 +22,7 @@ _LAST_WORDS = 12.0
 class HoldfastQuery(StreamingQuery):
     """Spark's StreamingQuery; what it raises is a HoldfastError, with Spark's own as its cause."""
 
-    live: Live | None = None
+    live: RunningQuery | None = None
 
     def exception(self) -> StreamingQueryException | None:
         """See StreamingQuery; its cause is the HoldfastError."""
@@ -81,7 +81,7 @@ class HoldfastQuery(StreamingQuery):
         if live.failure is not None and not now:
             raise live.failure
 
-    def _wait_for_checkpoint(self, live: Live, deadline: float) -> None:
+    def _wait_for_checkpoint(self, live: RunningQuery, deadline: float) -> None:
         while time.monotonic() < deadline and self.isActive and not live.at_gate:
             if not live.in_batch and not self.status["isTriggerActive"]:
                 return

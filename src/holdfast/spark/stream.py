@@ -33,10 +33,10 @@ from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark import private
 from holdfast.spark.failures import StoppedError, interrupted
 from holdfast.spark.kafka import KafkaProgress
-from holdfast.spark.live import LAST_CALL, reserve
-from holdfast.spark.partitions import Query
+from holdfast.spark.partitions import PlanReader
 from holdfast.spark.query import HoldfastQuery
 from holdfast.spark.routes import Routed, routed
+from holdfast.spark.running import LAST_CALL, reserve
 from holdfast.spark.shared import prove_shared
 from holdfast.spark.tasks import SparkBatch, SparkTasks
 
@@ -162,7 +162,7 @@ class HoldfastWriter(DataStreamWriter):
             def advance(last: bool = False) -> None:
                 sources.commit(coordinator.complete_through, self._location, last=last)
 
-            running = Query(self._df.sparkSession)
+            running = PlanReader(self._df.sparkSession)
 
             def run(frame: DataFrame, batch_id: int) -> None:
                 try:

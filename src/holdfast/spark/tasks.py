@@ -22,13 +22,14 @@ from holdfast.checkpoint import s3a
 from holdfast.checkpoint.bad_rows import Letters
 from holdfast.checkpoint.ports import Run, SubtaskReport
 from holdfast.core.model import CheckpointId
+from holdfast.core.passes import Attempt, place
 from holdfast.core.repair import Replayed
 from holdfast.errors import EngineError, HoldfastError
 from holdfast.sinks.lanes import WHOLE, Lanes
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark.failures import QueryFailedError, interrupted, marked, reason, restored
-from holdfast.spark.partitions import PartitionFunction, Query, each_partition
+from holdfast.spark.partitions import PartitionFunction, PlanReader, each_partition
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -39,7 +40,9 @@ _TOO_LARGE = re.compile(r"OversizedAllocation|OutOfMemory|Memory required for ve
 class SparkBatch:
     """One micro-batch, as the coordinator wants it."""
 
-    def __init__(self, frame: DataFrame, batch_id: int, query: Query, lanes: Lanes, letters: Letters | None) -> None:
+    def __init__(
+        self, frame: DataFrame, batch_id: int, query: PlanReader, lanes: Lanes, letters: Letters | None
+    ) -> None:
         self._frame, self._batch_id, self._query = frame, batch_id, query
         self._lanes, self._letters = lanes, letters
 
@@ -56,6 +59,8 @@ class SparkBatch:
     ) -> list[SubtaskReport]:
         """One Spark job, one pass over the rows for all sinks; one small JSON message a task comes back."""
         lanes, letters = self._lanes, self._letters
+        # A repair never has the names of the work it repairs: a part of that may be committed.
+        number = self._query.passes.begin(repair=repair > 0)
 
         def write_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[str]:
             context = TaskContext.get()
@@ -65,15 +70,23 @@ class SparkBatch:
                 for _ in batches:  # a stateful query that is not drained is bricked
                     pass
                 return
-            tasks = [make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp, repair) for sink in sinks]
+            counted = (context.stageId(), context.attemptNumber(), attempt)
+            where = place(number, Attempt(*counted[1:]))
+            tasks = [
+                make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp, repair, where) for sink in sinks
+            ]
             with marked():
                 report = write_subtask(sinks, tasks, batches, lanes, letters, careful=careful)
             spare_collector()
-            yield json.dumps(asdict(report))
+            yield json.dumps([counted, asdict(report)])
 
         self._query.batches.limit(self._frame.sparkSession)
-        found = (SubtaskReport.parse(json.loads(text)) for text in self._each(write_partition))
-        reports = sorted(found, key=lambda report: report.subtask)
+        found: list[Any] | None = None
+        try:
+            found = [json.loads(text) for text in self._each(write_partition)]
+        finally:
+            self._query.ended(number, None if found is None else [counted for counted, _ in found])
+        reports = sorted((SubtaskReport.parse(body) for _, body in found), key=lambda report: report.subtask)
         self._query.batches.learn(reports)
         return reports
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from holdfast.errors import ConfigError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
-from holdfast.testing.bench import GUARANTEES, SCHEMA, ArmedFault, Bench, NotApplicable, Row, default_row
 from holdfast.testing.checks import CHECKS
+from holdfast.testing.context import GUARANTEES, SCHEMA, ArmedFault, CheckContext, NotApplicable, Row, default_row
 
 _CITED = re.compile(r"\b(?:[A-Z]\d+|rule \d+)\b")
 
@@ -136,13 +136,13 @@ def exercise_sink(
             progress(name)
         if reset is not None:
             reset()
-        bench = Bench(
+        context = CheckContext(
             make_sink, read_rows, guarantee, schema or SCHEMA, make_row or default_row, key, leftovers, name, numbers,
             unacceptable, changed, drop_prepared, ledger, faults=[],
         )  # fmt: skip
         try:
-            CHECKS[name](bench)
-            missing = _not_exercised(bench.faults)
+            CHECKS[name](context)
+            missing = _not_exercised(context.faults)
             if missing:
                 not_exercised[name] = missing
             else:
@@ -153,8 +153,8 @@ def exercise_sink(
             first = first or error
             failures[name] = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
         finally:
-            faults += bench.faults
-            bench.close()
+            faults += context.faults
+            context.close()
     sink = make_sink().name
     if failures:
         raise ContractError(sink, failures, len(passed) + len(failures)) from first

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
-from holdfast.testing.bench import _MEMORY
+from holdfast.testing.context import _MEMORY
 from holdfast.testing.local import LocalBatch, LocalQuery
 
 _DAY = 86_400 * 10**6

@@ -46,7 +46,7 @@ class Died(BaseException):
     """A driver was told to die: not an Exception, since nobody can catch a death."""
 
 
-def travel(thing: Item) -> Item:
+def pickled_copy(thing: Item) -> Item:
     """The copy that arrives in another process."""
     copy: Item = pickle.loads(cloudpickle.dumps(thing))  # noqa: S301  our own bytes
     return copy
@@ -57,7 +57,7 @@ class PickledTasks:
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """See holdfast.checkpoint.ports.Tasks."""
-        return [travel(travel(function)(travel(item))) for item in items]
+        return [pickled_copy(pickled_copy(function)(pickled_copy(item))) for item in items]
 
 
 class LocalBatch:
@@ -133,7 +133,7 @@ class LocalBatch:
         repair: int,
     ) -> SubtaskReport:
         attempt = next(self.attempts)
-        copies = [travel(sink) for sink in sinks] if self._travels else sinks
+        copies = [pickled_copy(sink) for sink in sinks] if self._travels else sinks
         tasks = [make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp, repair) for sink in copies]
         batches = iter(self.partitions[subtask])
         broken = _broken(batches) if subtask == self._failing else batches

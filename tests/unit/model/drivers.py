@@ -166,7 +166,7 @@ class Driver:
         self._end(coordinator)
 
     def _end(self, coordinator: Coordinator) -> None:
-        """As holdfast.spark.live does."""
+        """As holdfast.spark.running does."""
         if coordinator.failure is not None:
             raise coordinator.failure
         if not coordinator.drain(60.0):

@@ -110,7 +110,7 @@ class TransactionSink(TwoPhaseCommitSink):
         there = self.endpoint.list_open()
         return [c for c in committables if (c["name"], c["epoch"]) in there]
 
-    # operator state, with something that comes due without rows (checkpoint/upkeep.py)
+    # operator state, with something that comes due without rows (checkpoint/maintenance.py)
 
     def initialize_state(self, state: Any) -> None:
         self.state = state or {"checkpoint": -1, "plan": 0}

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checkpoint.log import CheckpointLog
+from holdfast.checkpoint.maintenance import maintain
 from holdfast.checkpoint.ports import LoopTasks, Run
 from holdfast.checkpoint.runs import note_command
 from holdfast.checkpoint.storage import Storage
-from holdfast.checkpoint.upkeep import keep_up
 from holdfast.connectors.files.marks import Mark, read_marks
 from holdfast.connectors.files.parts import Folder
 from holdfast.connectors.files.sidecar import get_state
 from holdfast.connectors.files.sink import FileSink
-from holdfast.connectors.files.state import State, is_state
+from holdfast.connectors.files.state import PartsState, is_state
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def waiting(log: CheckpointLog, lineage: str) -> dict[str, Any]:
             continue
         folder = Folder(data["options"]["path"], log.pipeline, name)
         marks = read_marks(folder)
-        if State.from_json(get_state(folder, data), f"sink {name!r}").unseen(marks.get(lineage, Mark()).roll):
+        if PartsState.from_json(get_state(folder, data), f"sink {name!r}").unseen(marks.get(lineage, Mark()).roll):
             found[name] = data
     return found
 
@@ -58,7 +58,7 @@ def flush(storage: Storage, pipeline: str, lineage: str) -> list[Flushed]:
         sink = FileSink(options["path"], options["format"], compression=options["compression"], name=name)
         sink.open(Run(log.pipeline, log.lineage, log.generation, storage.url, last_decided=log.last_decided))
         sink.initialize_state(saved)
-        keep_up(log, sink, LoopTasks(), time.time(), last=True)
+        maintain(log, sink, LoopTasks(), time.time(), last=True)
         done.append(Flushed(name, sink.path, sink.completed["files"], sink.completed["rows"]))
         sink.close()
     return done

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.checkpoint.ports import Run
 from holdfast.connectors.files.parts import Folder
 from holdfast.connectors.files.sidecar import put_state, sweep_states
-from holdfast.connectors.files.state import State
+from holdfast.connectors.files.state import PartsState
 
 
 class Kept:
@@ -18,9 +18,9 @@ class Kept:
         self._recorded = self._newest = ""
         self._number = 0
         self._sweep = True
-        self._last: tuple[State | None, dict[str, Any]] = (None, {})
+        self._last: tuple[PartsState | None, dict[str, Any]] = (None, {})
 
-    def put(self, folder: Folder, run: Run, state: State, options: Mapping[str, Any]) -> dict[str, Any]:
+    def put(self, folder: Folder, run: Run, state: PartsState, options: Mapping[str, Any]) -> dict[str, Any]:
         """As the record will have it; the same again for the same state."""
         if state is self._last[0]:
             return self._last[1]

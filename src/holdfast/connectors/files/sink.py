@@ -30,7 +30,7 @@ from holdfast.connectors.files.starting import (
     restored,
     set_others_aside,
 )
-from holdfast.connectors.files.state import Names, State, is_state
+from holdfast.connectors.files.state import Names, PartsState, is_state
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.errors import ConfigError, LostError, StaleCheckpointError
@@ -54,8 +54,8 @@ class FileSink(FileTasks):
     def _reset(self) -> None:
         """Nothing is known of any run."""
         #: as the last record has it, and as the next decision will have it
-        self._state = State()
-        self._next: State | None = None
+        self._state = PartsState()
+        self._next: PartsState | None = None
         self._fresh: list[Part] = []
         self._columns: tuple[tuple[str, str], ...] = ()
         self._mark = Mark()
@@ -71,7 +71,7 @@ class FileSink(FileTasks):
         return {
             **self.__dict__,
             "_run": None,
-            "_state": State(),
+            "_state": PartsState(),
             "_next": None,
             "_fresh": [],
             "_mark": Mark(),
@@ -101,7 +101,7 @@ class FileSink(FileTasks):
     def initialize_state(self, state: Any) -> None:
         """See TwoPhaseCommitSink."""
         with self._told():
-            self._state = State.from_json(get_state(self._folder_of(state), state), f"sink {self.name!r}")
+            self._state = PartsState.from_json(get_state(self._folder_of(state), state), f"sink {self.name!r}")
         self._kept.recorded(state)
         if self._mark.roll >= self._state.next:
             raise StaleCheckpointError(
@@ -245,7 +245,7 @@ class FileSink(FileTasks):
             folder.sweep(self.run.lineage, generation, keep)
             self._kept.sweep(folder, self.run)
 
-    # -- on the driver: between checkpoints (see holdfast.checkpoint.upkeep) -----------------------------------------
+    # -- on the driver: between checkpoints (see holdfast.checkpoint.maintenance) ------------------------------
 
     def revise_state(self, now: float, *, last: bool) -> Any:
         """The state with files that are due planned in it, or None when none is."""
@@ -273,7 +273,7 @@ class FileSink(FileTasks):
         return self._run
 
     @property
-    def state(self) -> State:
+    def state(self) -> PartsState:
         """What is decided and waits."""
         return self._state
 
@@ -330,7 +330,7 @@ class FileSink(FileTasks):
     def _where(self) -> str:
         return f"the ledger of sink {self.name!r} in {self.path}"
 
-    def _json(self, state: State) -> dict[str, Any]:
+    def _json(self, state: PartsState) -> dict[str, Any]:
         with self._told():
             return self._kept.put(self._folder(), self.run, state, self._options)
 

@@ -13,7 +13,7 @@ from holdfast.connectors.files import formats
 from holdfast.connectors.files.marks import Mark, read_marks, remove_others
 from holdfast.connectors.files.parts import Folder
 from holdfast.connectors.files.rolling import Part
-from holdfast.connectors.files.state import State
+from holdfast.connectors.files.state import PartsState
 from holdfast.core.model import CheckpointId
 from holdfast.errors import ConfigError, RestoredEndpointError
 
@@ -26,7 +26,7 @@ def committed_by(run: Run, sink: str) -> CheckpointId:
     return -1 if known is None else known.checkpoint_id
 
 
-def check_change(sink: str, path: str, state: State, schema: pa.Schema) -> None:
+def check_change(sink: str, path: str, state: PartsState, schema: pa.Schema) -> None:
     """Files of one folder are read together: where types are part of the file, a column must keep its own."""
     now = dict(formats.columns(formats.normal(schema)))
     for column, before in state.columns:
@@ -38,7 +38,7 @@ def check_change(sink: str, path: str, state: State, schema: pa.Schema) -> None:
             )
 
 
-def missing_parts(folder: Folder, state: State, done: int) -> list[Part]:
+def missing_parts(folder: Folder, state: PartsState, done: int) -> list[Part]:
     """Parts that are needed and not there, when rolls up to number `done` are done."""
     needed = state.needed(done)
     there: set[str] = set()
@@ -66,7 +66,7 @@ def restored(run: Run, sink: str, folder: Folder, gone: Collection[Part], last: 
 
 
 def given_up(
-    state: State, mark: Mark, committed: CheckpointId, gone: Collection[Part], owed: Collection[str]
+    state: PartsState, mark: Mark, committed: CheckpointId, gone: Collection[Part], owed: Collection[str]
 ) -> set[str]:
     """Parts that nobody waits for any more: an operator gave up their checkpoint, or accepted that they are gone.
 
@@ -80,7 +80,7 @@ def given_up(
     return left_out - set(owed)
 
 
-def leave_out(sink: str, path: str, state: State, files: Collection[str]) -> State:
+def leave_out(sink: str, path: str, state: PartsState, files: Collection[str]) -> PartsState:
     """The state without these parts, which is told in the program's log."""
     if not files:
         return state
@@ -94,7 +94,7 @@ def leave_out(sink: str, path: str, state: State, files: Collection[str]) -> Sta
     return kept
 
 
-def after_take_over(sink: str, path: str, folder: Folder, state: State) -> State:
+def after_take_over(sink: str, path: str, folder: Folder, state: PartsState) -> PartsState:
     """What a newer state of this location completed already is not here any more."""
     rolls = tuple(
         roll

@@ -39,7 +39,7 @@ class Names:
 
 
 @dataclass(frozen=True)
-class State:
+class PartsState:
     """The operator state of one file sink."""
 
     #: the newest checkpoint whose parts are in it
@@ -68,7 +68,7 @@ class State:
         done: int,
         checkpoint: int | None = None,
         last: bool = False,
-    ) -> State:
+    ) -> PartsState:
         """The state after new parts came, with what is due planned; rolls up to number `done` are forgotten."""
         files, waiting = plan([*self.waiting, *fresh], rolling, now, last=last, ratio=self.ratio)
         number = self.next
@@ -88,7 +88,7 @@ class State:
         newest = self.checkpoint if checkpoint is None else checkpoint
         return replace(self, checkpoint=newest, next=number, waiting=tuple(kept), rolls=tuple(rolls))
 
-    def learn(self, merged: Mapping[str, tuple[int, str | None]], ratio: float | None) -> State:
+    def learn(self, merged: Mapping[str, tuple[int, str | None]], ratio: float | None) -> PartsState:
         """With sizes and checksums of parts that were merged since, by file."""
         waiting = tuple(
             replace(part, bytes=merged[part.file][0], sha256=merged[part.file][1]) if part.file in merged else part
@@ -103,7 +103,7 @@ class State:
         parts = [*self.waiting, *(part for roll in undone for part in roll.parts)]
         return [part for part in parts if part.file not in planned]
 
-    def without(self, gone: Collection[str]) -> State:
+    def without(self, gone: Collection[str]) -> PartsState:
         """Without these parts, in what waits and in what is planned."""
         changed: dict[str, Part | None] = dict.fromkeys(gone)
 
@@ -143,7 +143,7 @@ class State:
         }
 
     @classmethod
-    def from_json(cls, data: Any, where: str) -> State:
+    def from_json(cls, data: Any, where: str) -> PartsState:
         """Read back from a record; None means that there is none yet."""
         if data is None:
             return cls()

@@ -134,7 +134,7 @@ def create_statement(name: TableName, schema: pa.Schema, key: Sequence[str]) -> 
     return f"CREATE TABLE IF NOT EXISTS {name.sql} ({', '.join(parts)})"
 
 
-def resolve(connection: Any, sink: str, name: TableName, schema: pa.Schema, upsert: Upsert) -> tuple[Target, Upsert]:
+def find_table(connection: Any, sink: str, name: TableName, schema: pa.Schema, upsert: Upsert) -> tuple[Target, Upsert]:
     """Match the DataFrame's columns to the table's; whatever does not fit is named, before a row is written."""
     found = connection.execute(_FIND, (name.sql,)).fetchone()
     if found is None:

@@ -43,6 +43,15 @@ class Client:
         """One that no transaction may hold."""
         self._send([statement])
 
+    def forget_timeout(self) -> None:
+        """From now on the role's `statement_timeout` ends no statement that is sent alone.
+
+        Only where no pooler is in between: there the setting would go to somebody else. It is seen by the number of the
+        server's process, of which a pooler has its own.
+        """
+        mine = f"pg_backend_pid() = {self._connection.info.backend_pid}"
+        self._send([f"SELECT set_config('statement_timeout', '0', false) WHERE {mine}"])
+
     def _send(self, statements: Sequence[str]) -> Any:
         try:
             return self._connection.execute("; ".join(statements))

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.checkpoint.ports import Committed, Run
-from holdfast.connectors.postgres.names import literal, lock_key, quote, schema_lock
+from holdfast.connectors.postgres.names import literal, lock_key, parse_gid, quote, schema_lock
 from holdfast.connectors.postgres.server import Server, drivers
 from holdfast.connectors.postgres.trouble import said
 from holdfast.core.model import CheckpointId
 from holdfast.errors import ConfigError, RestoredEndpointError
-from holdfast.sinks.ledger import check_ledger
+from holdfast.sinks.ledger import check_ledger, check_subtasks
 
 #: How many checkpoints back the ledger is kept.
 KEPT = 100
@@ -130,6 +130,26 @@ class Ledger:
                 "before: start with the former ones",
                 error.behind,
             ) from None
+
+    def check_parts(self, connection: Any, run: Run) -> None:
+        """Raise unless it knows each subtask of the newest committed checkpoint (15).
+
+        Prepared transactions are committed one by one, so a copy can have some of them; of earlier checkpoints it has
+        all then. A row for a whole checkpoint stands for all of its subtasks.
+        """
+        known = run.committed.get(self.sink)
+        if known is None:
+            return
+        statement = (
+            f"SELECT checkpoint_id, part FROM {self.table} "  # noqa: S608
+            "WHERE pipeline = %s AND sink = %s AND lineage = %s AND checkpoint_id >= %s"
+        )
+        found = connection.execute(statement, (run.pipeline, self.sink, run.lineage, known.checkpoint_id)).fetchall()
+        gids = [parse_gid(part) for _, part in found]
+        if None in gids or any(checkpoint_id > known.checkpoint_id for checkpoint_id, _ in found):
+            return
+        there = {gid.subtask for gid in gids if gid is not None}
+        check_subtasks(run, self.where, self.sink, lambda subtask, last: last < known.checkpoint_id or subtask in there)
 
     def check_known(self, run: Run, found: Mapping[str, CheckpointId], known: CheckpointId) -> None:
         """The same in the middle of a run that has committed `known`: a server can come back as an older copy."""

@@ -105,6 +105,7 @@ class Gid:
     lineage: str
     generation: int
     checkpoint_id: int
+    subtask: int
 
 
 def make_gid(task: Task) -> str:
@@ -117,7 +118,7 @@ def make_gid(task: Task) -> str:
 def parse_gid(text: str) -> Gid | None:
     """What a gid says, or None for any other text: then it is not ours to touch."""
     match = _GID.fullmatch(text)
-    return None if match is None else Gid(match[3], match[4], int(match[5]), int(match[6]))
+    return None if match is None else Gid(match[3], match[4], *(int(match[n]) for n in (5, 6, 7)))
 
 
 def names_digest(pipeline: str, sink: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run, Tasks
 from holdfast.connectors.postgres import legacy, moving, staging, two_phase
-from holdfast.connectors.postgres.catalog import create_statement, resolve
+from holdfast.connectors.postgres.catalog import create_statement, find_table
 from holdfast.connectors.postgres.ledger import Ledger
 from holdfast.connectors.postgres.legacy import is_legacy
 from holdfast.connectors.postgres.names import TableName, check_identifier, parse_table
@@ -18,7 +19,7 @@ from holdfast.connectors.postgres.stages import Place, Stages
 from holdfast.connectors.postgres.staging import StagingWriter
 from holdfast.connectors.postgres.table import Target, Upsert
 from holdfast.connectors.postgres.trouble import said
-from holdfast.connectors.postgres.two_phase import PreparingWriter
+from holdfast.connectors.postgres.two_phase import Known, PreparingWriter
 from holdfast.connectors.postgres.writer import Writer
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
@@ -79,8 +80,8 @@ class PostgresSink(TwoPhaseCommitSink):
         self._target: Target | None = None
         self._stages: dict[bool, Stages] = {}
         self._place = Place(self.schema)
-        #: the last checkpoint that the ledger in a schema is known to have
-        self._known: dict[str, CheckpointId] = {}
+        #: what the ledger in a schema is known to have
+        self._known: dict[str, Known] = {}
         #: whether what earlier versions left was looked for
         self._swept = False
         self._run: Run | None = None
@@ -101,7 +102,8 @@ class PostgresSink(TwoPhaseCommitSink):
                 ledger.take_over(connection, run)
             found = ledger.read(connection, run.pipeline)
             ledger.check(run, found)
-            self._known[self.schema] = found.get(run.lineage, -1)
+            ledger.check_parts(connection, run)
+            self._known[self.schema] = Known(found.get(run.lineage, -1))
             if run.schema is not None:
                 self._find_table(connection, run.schema)
                 self._find_stages(connection)
@@ -130,7 +132,7 @@ class PostgresSink(TwoPhaseCommitSink):
         try:
             if self.create:
                 self._create_table(connection, create_statement(self.table, schema, self._asked.key))
-            self._target, self._upsert = resolve(connection, self.name, self.table, schema, self._asked)
+            self._target, self._upsert = find_table(connection, self.name, self.table, schema, self._asked)
         except psycopg.errors.LockNotAvailable as error:
             raise SinkError(
                 f"sink {self.name!r} ({self.address}): table {self.table} is locked by somebody for longer than "
@@ -189,6 +191,21 @@ class PostgresSink(TwoPhaseCommitSink):
             held = two_phase.prepared(connection, prepared) if prepared else set()
         return [c for c in committables if (c["gid"] in held if c in prepared else c not in gone)]
 
+    def as_decided(self, committables: Sequence[Mapping[str, Any]]) -> PostgresSink:
+        """See TwoPhaseCommitSink: prepared anew, into the table and beside the ledger of the decision."""
+        _, prepared = _kinds(committables)
+        told = [c for c in prepared if c["version"] > 1]  # version 1 did not say
+        if not told or self._run is None:
+            return self
+        sink = copy.copy(self)
+        sink.mode, sink.repairable, sink.create = "two-phase", True, False
+        sink.table, sink.schema = TableName(*told[0]["target"]), told[0]["schema"]
+        sink._asked = sink._upsert = Upsert()
+        with self.server.connect(sink.table) as connection:
+            sink._find_table(connection, self.run.schema)
+            sink._find_stages(connection)
+        return sink
+
     def rows_of(self, committables: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch] | None:
         """See TwoPhaseCommitSink. Nobody can look into a prepared transaction."""
         staged, prepared = _kinds(committables)
@@ -206,14 +223,18 @@ class PostgresSink(TwoPhaseCommitSink):
         outcomes = set()
         if prepared:
             ledger = self._ledger_of(prepared)
-            known = self._known.get(ledger.schema, -1)
+            known = self._known.get(ledger.schema, Known())
             outcomes.add(two_phase.commit(ledger, self.run, checkpoint_id, prepared, known))
-            self._known[ledger.schema] = max(known, checkpoint_id)
+            if checkpoint_id >= known.checkpoint_id:
+                self._known[ledger.schema] = Known(
+                    checkpoint_id, frozenset(c["gid"] for c in prepared), known.commits + 1
+                )
         if staged:
             ledger = self._ledger_of(staged)
-            known = self._known.get(ledger.schema, -1)
-            outcomes.add(moving.commit(ledger, self.run, self._options, checkpoint_id, staged, known))
-            self._known[ledger.schema] = max(known, checkpoint_id)
+            known = self._known.get(ledger.schema, Known())
+            outcomes.add(moving.commit(ledger, self.run, self._options, checkpoint_id, staged, known.checkpoint_id))
+            if checkpoint_id > known.checkpoint_id:
+                self._known[ledger.schema] = Known(checkpoint_id)
         return outcomes.pop() if len(outcomes) == 1 else Outcome.COMMITTED
 
     # -- in the task ------------------------------------------------------------------------------------------------

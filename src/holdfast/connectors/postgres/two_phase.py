@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checkpoint.ports import Run
@@ -22,6 +23,19 @@ logger = logging.getLogger("holdfast")
 KIND = "prepared"
 #: what the server answers about a prepared transaction that is not there any more
 _GONE = "42704"
+#: commits between two looks for what the ledger may forget: to forget is one more write to disk
+PRUNED = 20
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a run has committed last, so the server must know it."""
+
+    checkpoint_id: CheckpointId = -1
+    #: its prepared transactions, in this mode
+    gids: frozenset[str] = frozenset()
+    #: how many commits there were in this mode
+    commits: int = 0
 
 
 class PreparingWriter(Writer):
@@ -78,26 +92,36 @@ def commit(
     run: Run,
     checkpoint_id: CheckpointId,
     committables: Sequence[Mapping[str, Any]],
-    committed: CheckpointId,
+    last: Known,
 ) -> Outcome:
     """End every subtask's transaction; for one that is not there any more, its ledger row tells whether it committed.
 
-    A reader can see the rows of some subtasks before those of the others.
+    A reader can see the rows of some subtasks before those of the others. `last`: what this run committed before.
     """
     ordered = sorted(committables, key=lambda c: c["subtask"])
     with ledger.server.connect() as connection:
         known = ledger.read(connection, run.pipeline)
         if any(lineage != run.lineage for lineage in known) and not run.take_over:
             ledger.check(run, known)
-        if known.get(run.lineage, -1) < committed:
-            ledger.check_known(run, known, committed)
+        if known.get(run.lineage, -1) < last.checkpoint_id:
+            ledger.check_known(run, known, last.checkpoint_id)
+        if last.gids - ledger.parts(connection, run, sorted(last.gids)):
+            # An older copy that has some of its subtasks: it was made while they were committed.
+            ledger.check_known(run, {run.lineage: last.checkpoint_id - 1}, last.checkpoint_id)
+        connection.forget_timeout()
         gone = []
         for committable in ordered:
             with faults.point("commit.subtask"):
                 if not _end(connection, "COMMIT", committable["gid"]):
                     gone.append(committable)
-        gids = [c["gid"] for c in ordered]
-        connection.together(ledger.adopt(run, gids), ledger.prune(run, checkpoint_id))
+        upkeep = []
+        made_by = [parse_gid(c["gid"]) for c in ordered]
+        if any(gid is None or gid.lineage != run.lineage for gid in made_by):
+            upkeep.append(ledger.adopt(run, [c["gid"] for c in ordered]))
+        if last.commits % PRUNED == 0:
+            upkeep.append(ledger.prune(run, checkpoint_id))
+        if upkeep:
+            connection.together(*upkeep)
         # A later checkpoint in the ledger was prepared after this one was complete, whatever was pruned since.
         in_doubt = gone if known.get(run.lineage, -1) <= checkpoint_id else []
         done = ledger.parts(connection, run, [c["gid"] for c in in_doubt]) if in_doubt else set()

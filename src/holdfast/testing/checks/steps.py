@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.testing.bench import Bench, Row, require
+from holdfast.testing.context import CheckContext, Row, require
 from holdfast.testing.local import Died, LocalBatch, LocalRun
 
 
-def crash(bench: Bench, run: LocalRun, checkpoint_id: int, batch: LocalBatch, fault: str) -> None:
+def crash(context: CheckContext, run: LocalRun, checkpoint_id: int, batch: LocalBatch, fault: str) -> None:
     """Run a batch in a driver that dies there: it tries nothing again and cleans up nothing."""
     try:
-        with bench.armed(fault, died=True):
+        with context.armed(fault, died=True):
             run.run(checkpoint_id, batch)
     except Died:
         return
@@ -38,8 +38,8 @@ def replay(run: LocalRun, checkpoint_id: int, batch: LocalBatch) -> None:
     require(batch.written == 0 and batch.drained == 1, f"the decided checkpoint {checkpoint_id} was written again")
 
 
-def catch_up(bench: Bench, run: LocalRun, batches: Sequence[Sequence[Row]]) -> None:
+def catch_up(context: CheckContext, run: LocalRun, batches: Sequence[Sequence[Row]]) -> None:
     """Run what Spark has not committed."""
     for checkpoint_id, rows in enumerate(batches):
         if run.query.committed is None or checkpoint_id > run.query.committed:
-            run.run(checkpoint_id, bench.batch(rows))
+            run.run(checkpoint_id, context.batch(rows))

@@ -1,0 +1,1 @@
+"""Talking to brokers beside librdkafka's producer: settings, rights, topics, offsets, transactions of others."""

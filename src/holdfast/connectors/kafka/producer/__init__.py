@@ -1,0 +1,1 @@
+"""Rows from Arrow buffers into librdkafka, without a Python object a row."""

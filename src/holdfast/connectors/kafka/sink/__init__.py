@@ -1,0 +1,1 @@
+"""The Kafka sink: its options, its two modes, and what its transactions and marks are called."""

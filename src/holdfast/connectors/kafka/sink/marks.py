@@ -1,0 +1,88 @@
+"""Marks: offsets of consumer groups that are written inside a transaction, so Kafka itself knows what was committed.
+
+Two kinds. Each transactional id has a group of its own, and its mark says which transaction of it was committed last.
+Each sink of a pipeline has one, the ledger, which says how far it has got and from which checkpoint location (rule 10).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from holdfast.checkpoint.ports import Run
+from holdfast.connectors.kafka.client import offsets
+from holdfast.connectors.kafka.client.offsets import GroupOffset
+from holdfast.connectors.kafka.client.transactions import COMMITTING, TransactionClient
+from holdfast.connectors.kafka.client.wire import PATIENCE
+from holdfast.connectors.kafka.sink import ids
+from holdfast.connectors.kafka.sink.target import Target
+from holdfast.core.model import CheckpointId
+from holdfast.errors import RestoredEndpointError, SinkError
+from holdfast.sinks.ledger import check_ledger
+
+#: {group: its marks}; with `stable` it waits while a transaction that holds a mark is open: end what is open first
+read = offsets.fetch
+
+
+def ledger(marks: Iterable[GroupOffset]) -> dict[str, CheckpointId]:
+    """{lineage: last committed checkpoint}, for `check_ledger`."""
+    found: dict[str, CheckpointId] = {}
+    for mark in marks:
+        found[mark.note] = max(found.get(mark.note, -1), mark.offset - 1)
+    return found
+
+
+def check(run: Run, target: Target) -> None:
+    """Refuse what another checkpoint location, or a later or earlier state of this one, has delivered (10, 15)."""
+    group = ids.ledger_group(run.pipeline, target.sink)
+    where = f"the ledger of sink {target.sink!r} (group {group!r} in Kafka at {target.servers})"
+    if run.take_over:
+        take_over(run, target)
+        _wait_for_marks(run, target)
+
+    def compare() -> None:
+        found = ledger(read(target.settings, [group], stable=False, owner=target.owner)[group])
+        # Whoever takes over goes on whatever is missing.
+        check_ledger(run, where, found, sink=None if run.take_over else target.sink, kept=target.marks_last)
+
+    try:
+        compare()
+    except RestoredEndpointError:
+        # Kafka says "committed" first and writes the marks a moment later. Only when none is on its way it is behind.
+        _wait_for_marks(run, target)
+        compare()
+
+
+def _wait_for_marks(run: Run, target: Target) -> None:
+    deadline = time.monotonic() + PATIENCE
+    prefixes = (*ids.sink_prefixes(run.pipeline, target.sink), ids.owner_id(run.pipeline, target.sink, run.lineage))
+    with TransactionClient(target.settings, owner=target.owner) as client:
+        while any(client.named(prefix, COMMITTING) for prefix in prefixes):
+            if time.monotonic() > deadline:
+                raise SinkError(
+                    f"{target.owner}: Kafka at {target.servers} has been writing the marks of committed transactions "
+                    f"for {PATIENCE:.0f} s: are brokers away? Trying again may help"
+                )
+            time.sleep(0.1)
+
+
+def take_over(run: Run, target: Target, through: CheckpointId | None = None) -> None:
+    """Let this lineage own the ledger, delivered `through` this checkpoint, by default what its own log knows."""
+    group = ids.ledger_group(run.pipeline, target.sink)
+    topics = {mark.topic for mark in read(target.settings, [group], stable=False, owner=target.owner)[group]}
+    known = run.committed.get(target.sink)
+    if through is None and known is not None:
+        through = known.checkpoint_id
+    if through is not None and target.topic is not None:
+        topics.add(target.topic)
+    if not topics:
+        return
+    producer = target.producer(ids.owner_id(run.pipeline, target.sink, run.lineage))
+    try:
+        producer.initialise()
+        producer.begin()
+        for topic in sorted(topics):
+            producer.mark(topic, group, 0 if through is None else through + 1, run.lineage)
+        producer.commit()
+    finally:
+        producer.drop()

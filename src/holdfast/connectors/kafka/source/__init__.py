@@ -1,0 +1,1 @@
+"""The manners of Spark's Kafka source: where it starts, and how far its group has got."""
