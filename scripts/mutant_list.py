@@ -155,6 +155,13 @@ KERNEL = (
         "if False:",
     ),
     _rule(
+        "take-over: what was sent and not recorded is sent again",
+        "checkpoint/sinkset.py",
+        "check_take_over(self._log, error)",
+        "pass",
+        "tests/unit/test_take_over.py",
+    ),
+    _rule(
         "sweeps: a sink that may lag undoes work of its own generation beside tasks",
         "checkpoint/sweeps.py",
         "self._recover(sink, self._log.generation - 1)",
@@ -226,7 +233,9 @@ WAYS_OUT = (
         "[committable.subtask] if committable.subtask in seen else []",
         "tests/unit/test_repair.py",
     ),
-    _rule("take-over: the old lineage stays", "checkpoint/sinkset.py", "self._log.replace_lineage()", "pass"),
+    _rule(
+        "take-over: the old lineage stays", "checkpoint/sinkset.py", "self._log.replace_lineage(error.lineages)", "pass"
+    ),
     _rule(
         "take-over: nothing is asked, every other location may take a name",
         "checkpoint/sinkset.py",

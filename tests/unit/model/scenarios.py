@@ -37,7 +37,7 @@ SOUND = {
         Setup(differs=True, operator="produce-anyway"), Bounds(kinds=frozenset({TIME, CRASH, SWITCH}))
     ),
     "an operator gives up what is owed and sends it again": Scenario(
-        Setup(down=True, operator="send-again"), Bounds(kinds=frozenset({CRASH, SWITCH, LOSE}))
+        Setup(batches=1, down=True, operator="send-again"), Bounds(kinds=frozenset({CRASH, SWITCH, LOSE}))
     ),
     "checkpoint location deleted": Scenario(Setup(between="deleted", always_second=True)),
     "checkpoint location deleted, take-over": Scenario(Setup(between="deleted", always_second=True, take_over=True)),
@@ -115,8 +115,8 @@ MISSED = (
     Missed(rules.NO_FINDING, world.UNTOLD, Scenario(Setup(differs=True, operator="give-up"), _only(TIME, at=("tx.",)))),
     Missed(
         rules.ORDER_NEVER_VOID,
-        world.DOUBLED,
-        Scenario(Setup(down=True, operator="send-again"), _only(CRASH, SWITCH, deviations=2, at=("again",))),
+        world.STUCK,
+        Scenario(Setup(down=True, operator="send-again"), _only(CRASH, at=("delete again",))),
     ),
     Missed(rules.ORDER_FORGOTTEN, world.LOST, Scenario(Setup(down=True, operator="send-again"), _only(CRASH))),
     Missed(rules.ONE_LOOP, world.EXPIRED, Scenario(Setup(slow=(100.0,)))),

@@ -127,8 +127,10 @@ class World:
     @property
     def batches(self) -> int:
         """How many there are; what is sent again needs a decision to come."""
-        done = self.scheduler.calm or (self.operator is not None and self.operator.over)
-        return self.setup.batches + (self.setup.operator == SEND_AGAIN and done)
+        if self.setup.operator != SEND_AGAIN:
+            return self.setup.batches
+        ordered = self.operator is not None and self.operator.over
+        return self.setup.batches + (2 if self.scheduler.calm else 1 if ordered else 0)
 
     def _mended(self) -> bool:
         if self.setup.operator == SEND_AGAIN:
