@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast as hf
+from holdfast.connectors.postgres.convert import convert
 from holdfast.connectors.postgres.names import literal, make_gid, names_digest, parse_gid, parse_table, quote
-from holdfast.connectors.postgres.types import Wire, convert
+from holdfast.connectors.postgres.types import Wire
 from holdfast.core.naming import MAX_ESCAPED, Task, escape
 from holdfast.errors import ConfigError, MissingExtraError, RowError
 

@@ -250,6 +250,17 @@ class LocalStorage:
     @contextmanager
     def writer(self, name: str) -> Iterator[BinaryIO]:
         """See Storage."""
+        with self.content_writer(name) as file:
+            yield file
+        path = self._path(name)
+        with told(path, "written"):
+            fsync_folder(path.parent)
+            # Its folder may be another's, who was killed before its name was durable.
+            fsync_folder(path.parent.parent)
+
+    @contextmanager
+    def content_writer(self, name: str) -> Iterator[BinaryIO]:
+        """As `writer`, but only what is in the file is durable when the block ends, its name not yet."""
         with faults.point("log.write"):
             path = self._path(name)
         with _open_new(path) as file:
@@ -263,10 +274,6 @@ class LocalStorage:
                 file.raw.close()
                 path.unlink(missing_ok=True)
                 raise
-        with told(path, "written"):
-            fsync_folder(path.parent)
-            # Its folder may be another's, who was killed before its name was durable.
-            fsync_folder(path.parent.parent)
 
     def reader(self, name: str) -> BinaryIO:
         """See Storage."""

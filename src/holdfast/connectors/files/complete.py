@@ -11,7 +11,7 @@ from holdfast.connectors.files.formats import of_file
 from holdfast.connectors.files.marks import Mark, read_marks
 from holdfast.connectors.files.pack import read_piece
 from holdfast.connectors.files.parts import IPC, Folder, Hashing, check_part, checksum, read_part, read_schema
-from holdfast.connectors.files.publish import Finished, show, sync_shown, writing
+from holdfast.connectors.files.publish import Finished, show, sync_hidden, sync_shown, writing
 from holdfast.connectors.files.rolling import Part, Roll
 from holdfast.core import faults
 from holdfast.errors import LostError, RecordError, RowError
@@ -62,7 +62,9 @@ class Complete:
     def __call__(self, rolls: Sequence[Roll]) -> list[Done]:
         """The rolls, done."""
         folder = Folder(self.root, self.pipeline, self.sink)
-        return [self._merge(folder, roll) if roll.hidden else self._complete(folder, roll) for roll in rolls]
+        done = [self._merge(folder, roll) if roll.hidden else self._complete(folder, roll) for roll in rolls]
+        sync_hidden(folder, [one.finished for one in done if one.finished is not None])
+        return done
 
     def _merge(self, folder: Folder, roll: Roll) -> Done:
         with faults.point("commit.subtask"):

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from holdfast.checkpoint.object_store import ObjectStorage
 from holdfast.checkpoint.records import decode_with, encode, new_nonce
-from holdfast.checkpoint.storage import LocalStorage, fsync_folder, make_folder
+from holdfast.checkpoint.storage import LocalStorage, fsync_folder
 from holdfast.checkpoint.trouble import told
 from holdfast.connectors.files.parts import Folder
 from holdfast.errors import StorageError
@@ -58,7 +58,7 @@ class Writing:
 
 @contextmanager
 def writing(folder: Folder, number: int, target: str, lineage: str, generation: int) -> Iterator[Writing]:
-    """Write a file that stays hidden; it is durable when the block ends."""
+    """Write a file that stays hidden; it is durable when the block ends, its name after `sync_hidden`."""
     storage = folder.storage
     if isinstance(storage, ObjectStorage) and storage.has_uploads:
         with storage.upload(target) as (file, pieces):
@@ -67,10 +67,22 @@ def writing(folder: Folder, number: int, target: str, lineage: str, generation: 
         out.finished = Finished(number, target, upload=pieces)
         return
     hidden = f"pending/{lineage}/{generation}-{number}-{uuid.uuid4().hex}"
-    with storage.writer(folder.hidden(hidden)) as file:
+    write = storage.content_writer if isinstance(storage, LocalStorage) else storage.writer
+    with write(folder.hidden(hidden)) as file:
         out = Writing(file)
         yield out
     out.finished = Finished(number, target, hidden)
+
+
+def sync_hidden(folder: Folder, files: Iterable[Finished]) -> None:
+    """Make the names of hidden files durable, their folder once for all of them."""
+    if isinstance(folder.storage, LocalStorage):
+        root = folder.storage.root
+        for place in {(root / folder.hidden(file.hidden)).parent for file in files}:
+            with told(place, "synced"):
+                fsync_folder(place)
+                # It may be another's, who was killed before its name was durable.
+                fsync_folder(place.parent)
 
 
 def announce(folder: Folder, lineage: str, group: int, files: Iterable[Finished]) -> list[Finished]:
@@ -126,9 +138,9 @@ def show(folder: Folder, file: Finished) -> bool:
 def _rename(storage: LocalStorage, hidden: str, target: str) -> bool:
     source, path = storage.root / hidden, storage.root / target
     for _ in range(10):
-        make_folder(path.parent)
         with told(path, "written"):
             try:
+                path.parent.mkdir(parents=True, exist_ok=True)  # `sync_shown` makes them durable, all at once
                 source.replace(path)
             except FileNotFoundError:
                 if source.exists():  # somebody removed the empty folder that it goes to

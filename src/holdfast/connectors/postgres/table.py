@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from holdfast.connectors.postgres.convert import convert
 from holdfast.connectors.postgres.names import PART, ROW, TableName, literal, quote
 from holdfast.connectors.postgres.rows import is_plain
-from holdfast.connectors.postgres.types import SqlType, Wire, convert
+from holdfast.connectors.postgres.types import SqlType, Wire
 
 
 @dataclass(frozen=True)
