@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.sinks.route import route
     from holdfast.sinks.two_phase import TwoPhaseCommitSink
     from holdfast.sinks.write_ahead import WriteAheadSink
+    from holdfast.spark.debezium import from_debezium
     from holdfast.spark.kafka import read_kafka
     from holdfast.spark.session import session
     from holdfast.spark.stream import write_stream
@@ -66,6 +67,7 @@ __all__ = [
     "WriteAheadSink",
     "checkpoints",
     "current_task",
+    "from_debezium",
     "parse_token",
     "read_kafka",
     "route",
@@ -101,6 +103,7 @@ _HOMES = {
     "WriteAheadSink": "holdfast.sinks.write_ahead",
     "checkpoints": "holdfast.checkpoint.history",
     "current_task": "holdfast.sinks.channel",
+    "from_debezium": "holdfast.spark.debezium",
     "parse_token": "holdfast.core.naming",
     "read_kafka": "holdfast.spark.kafka",
     "route": "holdfast.sinks.route",

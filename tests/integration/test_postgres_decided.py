@@ -134,7 +134,7 @@ def test_a_committable_of_a_newer_version_is_not_touched(query: Query) -> None:
     run = query.start()
     (data,) = prepare(run, rows(1))
     with pytest.raises(ConfigError, match="prepared by a newer version of holdfast"):
-        run.sinks[0].commit(0, [{**data, "version": 4}], PickledTasks())
+        run.sinks[0].commit(0, [{**data, "version": 5}], PickledTasks())
     run.close()
     assert query.ids() == []
 

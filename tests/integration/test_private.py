@@ -85,6 +85,7 @@ def test_this_spark_has_every_interface(spark, rows, monkeypatch) -> None:
     private.pause(spark.sparkContext)
     assert "FileSource" in private.plan_text(read_files(spark, rows / "in"))
     assert private.submitted()["spark.app.name"] == "tests"
+    assert hf.session("one that runs") is spark
     assert private.missed == set(), "a fallback does its work: see what changed"
     assert used | {"DataStreamWriter._sq"} == set(private.INTERFACES)
 

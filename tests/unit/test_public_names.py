@@ -42,6 +42,7 @@ PUBLIC = {
     "WriteAheadSink",
     "checkpoints",
     "current_task",
+    "from_debezium",
     "parse_token",
     "read_kafka",
     "route",

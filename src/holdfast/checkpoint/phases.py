@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -40,6 +41,19 @@ def summary(reports: Sequence[SubtaskReport], decided: Decided, outcomes: Mappin
         "bytes": sum(r.bytes for r in reports),
         "subtasks": len(reports),
         "sinks": {
-            name: {**totals(decided.of(name)), "outcome": outcomes.get(name, "pending")} for name in decided.sinks
+            name: {
+                **totals(decided.of(name)),
+                "outcome": outcomes.get(name, "pending"),
+                **_discarded(reports, name),
+            }
+            for name in decided.sinks
         },
     }
+
+
+def _discarded(reports: Sequence[SubtaskReport], sink: str) -> dict[str, Any]:
+    """How many values of which columns a sink left out, if it did."""
+    found: Counter[str] = Counter()
+    for report in reports:
+        found.update(report.discarded.get(sink, {}))
+    return {"discarded": dict(found)} if found else {}

@@ -74,6 +74,8 @@ class SubtaskReport:
     refused: bool = False
     #: the first of them: sink, column, reason, content, message
     first_bad: tuple[Mapping[str, Any], ...] = ()
+    #: sink -> column that it leaves out -> values
+    discarded: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @staticmethod
     def parse(body: Mapping[str, Any]) -> SubtaskReport:

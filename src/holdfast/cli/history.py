@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -28,6 +29,12 @@ def history(location: LocationArgument, last: LastOption = 20, json: JsonOption 
         out.result({"location": location, "checkpoints": [asdict(entry) for entry in found]}, lambda: _table(found))
 
 
+def _told(details: Mapping[str, Any]) -> str:
+    """What became of a sink's rows, and how many values of which columns it left out."""
+    left_out = ", ".join(f"{count:,} of {column}" for column, count in details.get("discarded", {}).items())
+    return str(details.get("outcome", "-")) + (f" (left out: {left_out})" if left_out else "")
+
+
 def _table(found: list[CheckpointStats]) -> Table:
     table = Table("id", "status", "generation", "started", "duration", "rows", "bytes", "sinks", "restored", "error")
     for entry in found:
@@ -39,7 +46,7 @@ def _table(found: list[CheckpointStats]) -> Table:
             phases(entry.durations),
             f"{entry.rows:,}",
             size(entry.bytes),
-            Text(", ".join(f"{name}: {details.get('outcome', '-')}" for name, details in entry.sinks.items()) or "-"),
+            Text(", ".join(f"{name}: {_told(details)}" for name, details in entry.sinks.items()) or "-"),
             "yes" if entry.restored else "",
             Text(entry.error or ""),
         )

@@ -28,6 +28,7 @@ from holdfast.pipeline.problems import Described
 from holdfast.sinks.dead_letters import DeadLetters
 from holdfast.sinks.route import Route, route
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
+from holdfast.spark.debezium import from_debezium
 from holdfast.spark.kafka import read_kafka
 from holdfast.spark.session import session
 from holdfast.spark.stream import HoldfastWriter, write_stream
@@ -97,6 +98,10 @@ class Builder:
         return frame
 
     def _read(self, spark: SparkSession, name: str, source: Source) -> DataFrame:
+        frame = self._read_rows(spark, name, source)
+        return frame if source.debezium is None else from_debezium(frame, **source.debezium.given())
+
+    def _read_rows(self, spark: SparkSession, name: str, source: Source) -> DataFrame:
         if source.kafka is not None:
             return read_kafka(spark, **_kafka(source.kafka))
         if source.rate is not None:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 _NAME = "The sink's name, unique in the pipeline; keep it over restarts."
 _ORDER = "Of two rows of one key the one with the larger value of this column wins."
+_DELETES = {
+    "delete_when": "Spark SQL: rows for which it is true delete the row of their key: op = 'd'",
+    "keep_deletes": "How long a delete keeps older rows that come late away, with order_by.",
+}
+_CHANGE = "For columns that are new: freeze (refused), evolve (added), discard-column (left out, counted)."
 _PENDING = "Undelivered {} at which the query fails; nothing is lost."
 _LIMITS = {"max_pending": _PENDING.format("checkpoints"), "max_pending_bytes": _PENDING.format("bytes")}
 
@@ -25,6 +30,16 @@ HELP: dict[str, dict[str, str]] = {
         "isolation": "read_committed or read_uncommitted.",
         "options": "For Spark's source as they are: maxOffsetsPerTrigger, kafka.*",
     },
+    "from_debezium": {
+        "schema": "The columns of the table, as in SQL: id long, name string.",
+        "value": "The column of the messages.",
+        "key": "The column of their keys: completes deletes that say no more than their key.",
+        "op": "What the column with the kind of change is called: c, u, r, d.",
+        "position": "What the column with the order of changes is called.",
+        "order": "Spark SQL for it, over source (a map), ts_ms and the source's columns.",
+        "keep": "Columns of the source to keep.",
+        "bad": "fail; or null: what is no change becomes a row without op.",
+    },
     "KafkaSink": {
         "bootstrap_servers": "host:port, with commas between several.",
         "topic": "Where rows go; without it, each row says so in its column topic.",
@@ -33,6 +48,7 @@ HELP: dict[str, dict[str, str]] = {
         "config": "For the producer: transaction.timeout.ms, sasl.*, ssl.* and others.",
         "key": "Spark SQL for the message's key.",
         "value": "Spark SQL for the message's value: to_json(struct(*))",
+        "delete_when": "Spark SQL: rows for which it is true are messages without a value: op = 'd'",
         "name": _NAME,
         **_LIMITS,
     },
@@ -42,6 +58,8 @@ HELP: dict[str, dict[str, str]] = {
         "mode": "ledger (or append), two-phase or upsert.",
         "key": "For upsert: the columns that identify a row.",
         "order_by": _ORDER,
+        **_DELETES,
+        "schema_change": _CHANGE,
         "create": "true: make a table that is not there.",
         "schema": "Where the ledger and the staging table are.",
         "lock_timeout": "Seconds to wait for a lock.",
@@ -54,6 +72,7 @@ HELP: dict[str, dict[str, str]] = {
         "partition_by": "Spark's word for bucket_by.",
         "rolling": "When a file is completed.",
         "csv_readers": "Who will read CSV files: spark, duckdb, pandas, python; all by default.",
+        "schema_change": _CHANGE,
         "compression": "As the format has it: zstd, snappy, gzip ...",
         "name": _NAME,
     },
@@ -73,6 +92,8 @@ HELP: dict[str, dict[str, str]] = {
         "mode": "ledger (or append), or upsert.",
         "key": "For upsert: the columns that identify a row.",
         "order_by": _ORDER,
+        **_DELETES,
+        "schema_change": _CHANGE,
         "name": _NAME,
     },
     "CassandraSink": {
@@ -80,6 +101,8 @@ HELP: dict[str, dict[str, str]] = {
         "keyspace": "The keyspace.",
         "table": "The table; its primary key is the rows' key.",
         "order_by": _ORDER,
+        **_DELETES,
+        "schema_change": _CHANGE,
         "nulls": "write, or skip: leave what is there.",
         "consistency": "Of writes: LOCAL_QUORUM, QUORUM, ALL ...",
         "concurrency": "Requests under way in a task.",

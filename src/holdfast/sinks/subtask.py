@@ -102,6 +102,7 @@ def write_subtask(
             return SubtaskReport(
                 tasks[0].subtask, rows, size, tuple(committables), written,
                 box.count, box.count > rejected, tuple(box.first),
+                {c.sink.name: dict(c.discarded) for c in everyone if c.discarded},
             )  # fmt: skip
     except BaseException as error:
         for channel in everyone:

@@ -40,6 +40,10 @@ class TwoPhaseCommitSink(ABC):
     max_pending_bytes: int | None = None
     #: Spark SQL expressions that make this sink's columns, as in `hf.route(select=...)`; None: the DataFrame's own
     own_columns: tuple[str, ...] | None = None
+    #: a Spark SQL condition: rows for which it is true delete, and the sink finds it in column `deletes.DELETED`
+    delete_when: str | None = None
+    #: columns of its rows that it has no place for: they are left out in the task, and their values counted
+    discards: tuple[str, ...] = ()
     #: its rows are messages, with the columns key and value: dead letters come to it as one JSON object each
     takes_messages: bool = False
 

@@ -38,6 +38,7 @@ INTERFACES: Mapping[str, str] = {
     "SparkContext.hadoopConfiguration": "credentials for s3a://; without it, those of the environment",
     "java.lang.Thread.sleep": "a wait that Spark's stop interrupts; without it, a plain one",
     "SparkContext._ensure_initialized": "what spark-submit was told; without it our defaults win over that",
+    "SparkContext._gateway": "a Spark whose Java process has ended; without it, the whole program must start again",
     "DataStreamWriter._sq": "the kind of query that start() gives; without it the query is wrapped",
     "hadoop.fs.Path": "a location without a scheme; without it, one with a scheme must be given",
 }
@@ -225,6 +226,24 @@ def submitted() -> dict[str, str]:
         return dict(SparkConf().getAll())
 
     return _use("SparkContext._ensure_initialized", use, dict)
+
+
+def forget_dead_spark() -> None:
+    """If Spark's Java process has ended under this one, let PySpark start another as if there had been none."""
+
+    def use() -> None:
+        gateway = SparkContext._gateway
+        if gateway is None or gateway.proc is None:  # none, or one that spark-submit started, as it did us
+            return
+        try:
+            gateway.jvm.java.lang.System.nanoTime()
+            return
+        except (Py4JNetworkError, ConnectionError):
+            logger.warning("Spark's Java process has ended: another one is started")
+        SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+    _use("SparkContext._gateway", use, lambda: None)
 
 
 def java_query(query: StreamingQuery) -> Any:

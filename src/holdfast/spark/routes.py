@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from holdfast.errors import ConfigError, first_line
+from holdfast.sinks.deletes import DELETED
 from holdfast.sinks.lanes import Lane
 from holdfast.sinks.route import Route
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
@@ -37,7 +38,7 @@ class Routed:
 def routed(df: DataFrame, routes: Sequence[Route]) -> Routed:
     """Add to a stream the columns that its routes need; ConfigError, with the expression, for one that cannot be."""
     sinks = [route.sink for route in routes]
-    if all(route == Route(route.sink) and route.sink.own_columns is None for route in routes):
+    if all(route == Route(route.sink) and not _asks(route.sink) for route in routes):
         return Routed(df, sinks, {})
     columns = _Columns(df)
     lanes = {route.sink.name: _lane(columns, route) for route in routes}
@@ -46,6 +47,11 @@ def routed(df: DataFrame, routes: Sequence[Route]) -> Routed:
     places = sorted(used) if kept else list(range(columns.count))
     frame = df.select(*(columns.of(place) for place in places)) if kept else df.select("*", *columns.added)
     return Routed(frame, sinks, {name: columns.moved(lane, places) for name, lane in lanes.items()})
+
+
+def _asks(sink: TwoPhaseCommitSink) -> bool:
+    """Whether a sink needs columns of its own, also without a route."""
+    return sink.own_columns is not None or sink.delete_when is not None
 
 
 def _lane(columns: _Columns, route: Route) -> Lane:
@@ -61,6 +67,9 @@ def _lane(columns: _Columns, route: Route) -> Lane:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice and route.select is not None:
             raise ConfigError(f"{who}: select gives two columns the name {twice[0]!r}: rename one with AS")
+    if route.sink.delete_when is not None:
+        place = columns.predicate(f"sink {route.sink.name!r}", "delete_when", route.sink.delete_when)
+        chosen = (*(columns.own if chosen is None else chosen), (place, DELETED))
     return Lane(chosen, where, reject, route.reject or "")
 
 

@@ -17,7 +17,7 @@ from holdfast.checkpoint.pulse import Pulse
 from holdfast.errors import CheckpointInUseError, EngineError, HoldfastError, StorageError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark import private
-from holdfast.spark.failures import StoppedError, failure_of
+from holdfast.spark.failures import SparkGoneError, StoppedError, failure_of
 
 logger = logging.getLogger("holdfast")
 #: seconds between two looks at what may be due while no batch comes
@@ -180,8 +180,8 @@ class RunningQuery:
         try:
             told = None if self._query is None else private.failure_text(self._query)
             return None if told is None else failure_of(told)
-        except (Py4JError, OSError) as error:
-            return EngineError(f"Spark is gone: {type(error).__name__}: {error}")
+        except (Py4JError, OSError):
+            return SparkGoneError()
 
     def hurry(self) -> None:
         """A batch that waits for an endpoint waits no longer."""

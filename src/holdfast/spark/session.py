@@ -52,6 +52,7 @@ def session(app_name: str, *, kafka: bool = False, conf: Mapping[str, str] | Non
     """
     if not isinstance(app_name, str) or not app_name:
         raise ConfigError(f"app_name must be a name, not {app_name!r}")
+    private.forget_dead_spark()
     if SparkSession.getActiveSession() is not None:
         # The active one may be a copy that a running micro-batch works with; the builder returns the first one.
         return _checked(SparkSession.builder.getOrCreate())

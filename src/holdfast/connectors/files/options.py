@@ -18,6 +18,7 @@ from holdfast.connectors.files.task import TaskFiles
 from holdfast.core.naming import Task, check_name
 from holdfast.core.paths import AnyPath, path_text
 from holdfast.errors import ConfigError, SinkError, StorageError
+from holdfast.sinks.schema_change import EVOLVE, FREEZE, check_schema_change
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 #: Where an object is there as a whole or not at all.
@@ -37,6 +38,7 @@ class FileTasks(TwoPhaseCommitSink):
         rolling: Rolling | None = None,
         compression: str | None = None,
         csv_readers: str | Sequence[str] = csvtext.READERS,
+        schema_change: str = FREEZE,
         name: str | None = None,
     ) -> None:
         text = path_text("path", path, "a folder or the URL of one")
@@ -58,6 +60,12 @@ class FileTasks(TwoPhaseCommitSink):
         self.buckets = Buckets.of(bucket_by if partition_by is None else partition_by)
         self.csv_readers = csvtext.choose_readers(csv_readers)
         self.rolling = rolling or Rolling()
+        self.schema_change = check_schema_change(schema_change)
+        if self.schema_change == EVOLVE and format == "csv":
+            raise ConfigError(
+                "schema_change='evolve' does not go with format='csv': most readers take the columns of a folder of "
+                "CSV files by their place in the first one. Write into a new folder, or as parquet or json"
+            )
         self.name = check_name("name", name or _default_name(self.path))
         self._reset()
 

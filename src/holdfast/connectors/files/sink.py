@@ -115,8 +115,10 @@ class FileSink(FileTasks):
             if self._starting:
                 self._starting = False
                 self._check_restored(moved=moved)
-        if self.run.schema is not None and self._format.typed:
-            check_change(self.name, self.path, self._state, self._in_files(self.run.schema))
+        if self.run.schema is not None:
+            self.discards = check_change(
+                self.name, self.path, self._state, self._in_files(self.run.schema), self.schema_change
+            )
 
     def _check_restored(self, *, moved: bool) -> None:
         """What was committed here must be known here, and what waits for its file be there (rule 15)."""
@@ -155,7 +157,7 @@ class FileSink(FileTasks):
                 f"sink {self.name!r} had path {path!r}, and {waiting} decided rows wait there for their file: run "
                 "`holdfast flush` with the checkpoint location first, or give the sink that path again"
             )
-        self._state = replace(self._state, rolls=())
+        self._state = replace(self._state, rolls=(), columns=())  # the new folder has no files yet, so no columns
         return True
 
     # -- on the driver: a checkpoint ---------------------------------------------------------------------------------
@@ -199,7 +201,7 @@ class FileSink(FileTasks):
             done=self._mark.roll,
             checkpoint=checkpoint_id,
         )
-        self._next = replace(state, columns=self._columns)
+        self._next = replace(state, columns=tuple({**dict(state.columns), **dict(self._columns)}.items()))
         return self._json(self._next)
 
     def notify_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None:

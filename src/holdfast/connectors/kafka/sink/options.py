@@ -24,6 +24,7 @@ from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
 from holdfast.errors import ConfigError
 from holdfast.sinks import wal
+from holdfast.sinks.deletes import check_delete_when
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.sinks.write_ahead import check_limits
 
@@ -43,7 +44,8 @@ class KafkaSink(TwoPhaseCommitSink):
 
     `delivery` None is that of the pipeline. The columns are those of Spark's own sink: value, and optionally key,
     topic, partition, headers. `key` and `value` make these two in Spark SQL from columns of any name, for example
-    `key="customer", value="to_json(struct(*))"`. Read-committed consumers see a subtask's rows of a checkpoint whole or
+    `key="customer", value="to_json(struct(*))"`; where `delete_when` is true the value is null, which deletes the key
+    from a compacted topic. Read-committed consumers see a subtask's rows of a checkpoint whole or
     not at all.
     """
 
@@ -56,6 +58,7 @@ class KafkaSink(TwoPhaseCommitSink):
         *,
         key: str | None = None,
         value: str | None = None,
+        delete_when: str | None = None,
         delivery: str | None = None,
         mode: str = "two-phase",
         config: Mapping[str, Any] | None = None,
@@ -64,7 +67,7 @@ class KafkaSink(TwoPhaseCommitSink):
         name: str | None = None,
     ) -> None:
         servers = check_servers(bootstrap_servers)
-        self.own_columns = _own_columns(key, value)
+        self.own_columns = _own_columns(key, value, delete_when)
         if topic is not None and (not isinstance(topic, str) or not topic):
             raise ConfigError(f"topic must be a name, not {topic!r}")
         if delivery is not None and delivery not in DELIVERIES:
@@ -220,8 +223,11 @@ class KafkaSink(TwoPhaseCommitSink):
         return self._way
 
 
-def _own_columns(key: str | None, value: str | None) -> tuple[str, ...] | None:
+def _own_columns(key: str | None, value: str | None, delete_when: str | None) -> tuple[str, ...] | None:
     """The expressions that make the sink's columns; None when the DataFrame has them."""
+    check_delete_when(delete_when)
+    if delete_when is not None and (key is None or value is None):
+        raise ConfigError("delete_when needs key=... and value=...: a message without a value deletes its key")
     for option, text in (("key", key), ("value", value)):
         if text is not None and (not isinstance(text, str) or not text.strip()):
             raise ConfigError(f"{option} must be an expression in Spark SQL such as 'to_json(struct(*))', not {text!r}")
@@ -229,7 +235,8 @@ def _own_columns(key: str | None, value: str | None) -> tuple[str, ...] | None:
         if key is not None:
             raise ConfigError("key needs value=..., for example value='to_json(struct(*))'")
         return None
-    return (*(() if key is None else (f"({key}) AS key",)), f"({value}) AS value")
+    made = f"({value})" if delete_when is None else f"if(({delete_when}), NULL, ({value}))"
+    return (*(() if key is None else (f"({key}) AS key",)), f"{made} AS value")
 
 
 def _kind(committable: Mapping[str, Any]) -> str:
