@@ -48,9 +48,9 @@ dist-check: setup  ## wheel and sdist, each installed in an empty environment th
 walk: setup  ## the protocol under random schedules for an hour; SECONDS=60 SEED=7 to choose
 	$(BIN)/python -m tests.unit.model.walk --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
 
-matrix: setup  ## the whole fault matrix, and its table
+matrix: setup  ## the whole fault matrix, and its table; RESULTS=FILE to go on later, SINKS, CASE and MINUTES to choose
 	@$(RUN)/python -m tests.prepare
-	@$(RUN)/python -m tests.crash.matrix
+	@$(RUN)/python -m tests.crash.matrix $(CASE) $(if $(RESULTS),--results $(RESULTS)) $(if $(SINKS),--sinks $(SINKS)) $(if $(MINUTES),--minutes $(MINUTES))
 
 mutants: setup  ## break the protocol on purpose; every break must be found by a test
 	@$(RUN)/python -m tests.prepare

@@ -74,6 +74,7 @@ class Delivery:
         self._unrecorded: tuple[CheckpointId, Outcome] | None = None
         self._failing, self._failing_since, self._failures, self._not_before = "", 0.0, 0, 0.0
         self._fence_seen = float("-inf")
+        self._cut_off = False
         self._standing = Standing("idle", clock(), 0, None)
 
     @property
@@ -109,7 +110,7 @@ class Delivery:
 
     def step(self) -> float | None:
         """One move. Seconds until the next is due; 0: at once; None: when something is decided, or never."""
-        if self.failure is not None:
+        if self.failure is not None or self._cut_off:
             return None
         now = self._clock()
         if now < self._not_before:
@@ -136,6 +137,12 @@ class Delivery:
         self._first = None
         self._calm()
         return 0.0
+
+    def cut_off(self) -> None:
+        """The run is over and waits no longer: begin nothing more, and end the job that is under way, if any."""
+        self._cut_off = True
+        if hasattr(self.tasks, "cancel"):
+            self.tasks.cancel()
 
     # -- committing -------------------------------------------------------------------------------------------------
 
@@ -233,6 +240,9 @@ class Delivery:
     def _trouble(self, what: str, error: HoldfastError, action: OwedCommit | None, began: float) -> float | None:
         """Try again later, or give up: at once if trying again cannot help, else when `retry` is over."""
         now = self._clock()
+        if self._cut_off:  # what failed is the job that was ended; the end of the run tells what is left
+            logger.debug("%s of sink %s was cut off: %s", what, self.sink.name, error)
+            return None
         if what != self._failing:
             self._failing, self._failing_since, self._failures = what, began, 0
         self._failures += 1

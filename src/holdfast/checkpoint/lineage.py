@@ -39,8 +39,8 @@ class Lineage:
 
     def taken_over(self, generation: int, others: Collection[str]) -> Lineage:
         """A new one for the same location: what a take-over does, so that ledgers of the old ones are set aside."""
-        aside = dict.fromkeys([*self.set_aside, self.uuid, *others])
-        return Lineage(self.pipeline, uuid.uuid4().hex, generation, True, tuple(aside)[-REMEMBERED:])
+        aside = tuple(dict.fromkeys([*self.set_aside, self.uuid, *others]))[-REMEMBERED:]
+        return replace(self, uuid=uuid.uuid4().hex, since=generation, taking_over=True, set_aside=aside)
 
 
 def open_lineage(storage: Storage, pipeline: str) -> Lineage:

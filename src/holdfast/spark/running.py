@@ -150,8 +150,8 @@ class RunningQuery:
 
     def _close(self, coordinator: Coordinator) -> None:
         for delivery in coordinator.deliveries:
-            if not delivery.done_through(1 << 62) and hasattr(delivery.tasks, "cancel"):
-                delivery.tasks.cancel()
+            if not delivery.done_through(1 << 62):
+                delivery.cut_off()
         if self.failure is None:
             with self._blamed():
                 coordinator.finish(LAST_CALL)

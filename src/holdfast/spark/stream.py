@@ -31,7 +31,7 @@ from holdfast.sinks.letters import KEPT
 from holdfast.sinks.route import Route
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark import private
-from holdfast.spark.failures import StoppedError, interrupted
+from holdfast.spark.failures import StoppedError, for_spark
 from holdfast.spark.kafka import KafkaProgress
 from holdfast.spark.partitions import PlanReader
 from holdfast.spark.query import HoldfastQuery
@@ -171,11 +171,12 @@ class HoldfastWriter(DataStreamWriter):
                     advance()
                     coordinator.run(batch_id, SparkBatch(frame, batch_id, running, self._lanes, self._letters))
                 except Exception as error:
-                    if interrupted(error) and (live.stopping or not isinstance(error, HoldfastError)):
-                        raise StoppedError from None
-                    if isinstance(error, HoldfastError):
+                    told = for_spark(error, over=not live.active, stopping=live.stopping)
+                    if isinstance(error, HoldfastError) and not isinstance(told, StoppedError):
                         live.failure = live.failure or error
-                    raise
+                    if told is error:
+                        raise
+                    raise told from None
                 live.in_batch = False
 
             try:
