@@ -13,6 +13,7 @@ HoldfastError                                 .action
 │   ├── ForeignLineageError         operator  ... from another checkpoint location
 │   ├── StaleCheckpointError        operator  ... from a later state of this checkpoint location
 │   └── RestoredEndpointError       operator  ... from an earlier state: it lacks checkpoints that were committed
+├── SavepointError                  operator  a savepoint could not be taken or started from, or a rewind not be done
 ├── SinkError                       restart   an endpoint failed or did not answer; names sink and address
 ├── NotPreparedError                restart   the endpoint dropped prepared work before the decision
 ├── CommitError                     restart   a decided checkpoint could not be committed; the restart retries it
@@ -32,7 +33,7 @@ it may well work. `operator`: a person has to look and decide. `fix`: the config
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 RESTART, OPERATOR, FIX = "restart", "operator", "fix"
@@ -88,20 +89,20 @@ class CheckpointInUseError(HoldfastError):
 
 
 class LineageError(HoldfastError):
-    """An endpoint knows this pipeline name, but not from this checkpoint; rows would be skipped or doubled.
-
-    `lineages` are the others that it knows, which a take-over sets aside.
-    """
+    """An endpoint knows this pipeline name, but not from this checkpoint; rows would be skipped or doubled."""
 
     action = OPERATOR
 
-    def __init__(self, message: str, lineages: Collection[str] = ()) -> None:
-        super().__init__(message)
-        self.lineages = tuple(lineages)
-
 
 class ForeignLineageError(LineageError):
-    """The endpoint's ledger belongs to another checkpoint location with the same pipeline name."""
+    """The endpoint's ledger belongs to another checkpoint location with the same pipeline name.
+
+    `ledger` is what it says: lineage -> last committed checkpoint.
+    """
+
+    def __init__(self, message: str, ledger: Mapping[str, int] | None = None) -> None:
+        super().__init__(message)
+        self.ledger = dict(ledger or {})
 
 
 class StaleCheckpointError(LineageError):
@@ -117,6 +118,12 @@ class RestoredEndpointError(LineageError):
     def __init__(self, message: str, behind: tuple[int, int] = (0, 0)) -> None:
         super().__init__(message)
         self.behind = behind
+
+
+class SavepointError(HoldfastError):
+    """A savepoint could not be taken or started from, or a rewind not be done; the pipeline is as it was."""
+
+    action = OPERATOR
 
 
 class SinkError(HoldfastError):

@@ -138,7 +138,7 @@ class Named(Owned):
     def open(self, run: Run) -> None:
         owner = getattr(self.endpoint, "owner", None)
         if owner not in (None, run.lineage) and not run.take_over:
-            raise ForeignLineageError("another location's", lineages=[owner])
+            raise ForeignLineageError("another location's", {owner: 0})
         super().open(run)
 
     def recover(self, pipeline: str, generation: int, decided: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.checkpoint.log import CheckpointLog
+from holdfast.checkpoint.origin import Further, Origin, is_equal, read_origin
 from holdfast.checkpoint.ports import EnginePosition, Sink
 from holdfast.checkpoint.reports import sealed
 from holdfast.core.model import CheckpointId
 from holdfast.core.recovery import owed, plan_recovery
+from holdfast.core.repair import Replayed
 from holdfast.errors import (
     BacklogFullError,
     ConfigError,
     LineageError,
+    RecordError,
     RestoredEndpointError,
     StaleCheckpointError,
     UndeliveredError,
@@ -181,3 +184,26 @@ def warn_of_timeouts(sinks: Iterable[Sink], elapsed: float) -> None:
                 elapsed,
                 timeout,
             )
+
+
+def check_origin(log: CheckpointLog) -> Origin | None:
+    """Where this lineage began; RecordError when a start-from was interrupted before it was whole."""
+    origin = read_origin(log.storage)
+    if origin is not None and log.last_decided is None:
+        location = log.storage.url.removesuffix("/holdfast")
+        raise RecordError(
+            f"{location} was being made from {origin.source}, and that was interrupted: delete it and make it again"
+        )
+    return origin
+
+
+def check_equal(sink: str, expected: Further, replay: Sequence[Replayed]) -> None:
+    """Refuse to leave out rows that are not those which a sink has."""
+    if not is_equal(expected, replay):
+        rows = sum(part.rows for part in replay)
+        raise StaleCheckpointError(
+            f"sink {sink!r} has {expected.rows:,} rows of {expected.checkpoints} checkpoints beyond the beginning of "
+            f"this lineage, and the replay of the same input gives {rows:,} rows that are not the same: nothing was "
+            "left out, and nothing delivered. A query with state or time in it gives other rows when its batches are "
+            "cut in another way. Make the location again with --ahead redeliver, or go on from the newest checkpoint"
+        )

@@ -8,11 +8,12 @@ from typing import Any
 
 from holdfast.checkpoint.guard import guarded, wrapped
 from holdfast.checkpoint.log import CheckpointLog
+from holdfast.checkpoint.origin import Origin
 from holdfast.checkpoint.ports import Run, Sink
 from holdfast.checkpoint.records import check_plain
 from holdfast.checkpoint.refusals import check_take_over
 from holdfast.core.model import CheckpointId
-from holdfast.errors import LineageError
+from holdfast.errors import ForeignLineageError, LineageError
 
 #: does something with a sink, again while its endpoint is away: what, how, which
 Again = Callable[[str, Callable[[], Any], Sink], None]
@@ -27,10 +28,11 @@ class SinkSet:
         #: state of sinks that are no longer in the pipeline: kept, it may be all that knows of their rows
         self._unclaimed: dict[str, Any] = {}
 
-    def open(self, schema: Any, *, may_take_over: bool, again: Again) -> Run:
+    def open(self, schema: Any, *, may_take_over: bool, again: Again, origin: Origin | None = None) -> Run:
         """Open every sink; on a take-over, give this location a new lineage so that old ledgers are set aside.
 
-        `schema` is that of all sinks' rows, or a mapping with one for each sink.
+        `schema` is that of all sinks' rows, or a mapping with one for each sink. With an `origin` from which nothing
+        was decided yet, ledgers may be the origin's, as far as was agreed on.
         """
         if self._log.taking_over:  # a driver died in the middle of it; nothing was delivered under this lineage yet
             return self._open(schema, again, take_over=True)
@@ -38,25 +40,45 @@ class SinkSet:
             return self._open(schema, again, take_over=False)
         except LineageError as error:
             if not may_take_over:
-                raise
+                if origin is None or origin.checkpoint_id != self._log.last_decided:
+                    raise
+                self.close()
+                self._follow(origin, schema, again)
             self.close()
             if self._delivery == "exactly-once":
                 check_take_over(self._log, error)
-            self._log.replace_lineage(error.lineages)
+            # Their late tasks may prepare more, which nobody else undoes.
+            self._log.replace_lineage(error.ledger if isinstance(error, ForeignLineageError) else ())
             return self._open(schema, again, take_over=True)
 
-    def _open(self, schema: Any, again: Again, *, take_over: bool) -> Run:
+    def _follow(self, origin: Origin, schema: Any, again: Again) -> None:
+        """Look at every sink's ledger before the first is set aside: one that has too much forbids it for all."""
+        run = self._run(schema, take_over=False)
+        for sink in self.sinks:
+            try:
+                self._open_one(sink, run, schema, again)
+            except ForeignLineageError as error:
+                origin.check(sink.name, error)
+        self.close()
+
+    def _run(self, schema: Any, *, take_over: bool) -> Run:
         log, mode = self._log, self._delivery
-        of_sinks = schema if isinstance(schema, Mapping) else {}
-        run = Run(
+        return Run(
             log.pipeline, log.lineage, log.generation, log.storage.url, mode, log.last_decided, take_over,
             None if isinstance(schema, Mapping) else schema, log.committed(),
             log.set_aside,
         )  # fmt: skip
+
+    def _open_one(self, sink: Sink, run: Run, schema: Any, again: Again) -> None:
+        of_sinks = schema if isinstance(schema, Mapping) else {}
+        own = replace(run, schema=of_sinks.get(sink.name, run.schema))
+        again("start", lambda: sink.open(own), sink)
+        self.opened.append(sink)
+
+    def _open(self, schema: Any, again: Again, *, take_over: bool) -> Run:
+        run = self._run(schema, take_over=take_over)
         for sink in self.sinks:
-            own = replace(run, schema=of_sinks.get(sink.name, run.schema))
-            again("start", lambda s=sink, r=own: s.open(r), sink)  # type: ignore[misc]
-            self.opened.append(sink)
+            self._open_one(sink, run, schema, again)
         # Here, since a state too can show that this checkpoint location is an old copy.
         self._restore_state()
         return run

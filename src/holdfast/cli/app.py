@@ -15,7 +15,10 @@ from holdfast.cli.flush import flush
 from holdfast.cli.history import history
 from holdfast.cli.output import USAGE
 from holdfast.cli.resolve import resolve
+from holdfast.cli.rewind import rewind
 from holdfast.cli.run import new, run, schema
+from holdfast.cli.savepoint import app as savepoint
+from holdfast.cli.state import state
 from holdfast.cli.status import status
 from holdfast.cli.transactions import app as transactions
 
@@ -60,6 +63,9 @@ app.command(epilog="Example: holdfast status /data/checkpoints/totals --max-age 
 app.command(epilog="Example: holdfast flush /data/checkpoints/totals")(flush)
 app.command(epilog="Example: holdfast history /data/checkpoints/totals --last 50")(history)
 app.command(epilog="Example: holdfast resolve /data/checkpoints/totals 17 --give-up")(resolve)
+app.command(epilog="Example: holdfast rewind /data/checkpoints/totals --to 41 --ahead redeliver")(rewind)
+app.command(epilog="Example: holdfast state /data/checkpoints/totals --sample 10")(state)
+app.add_typer(savepoint, name="savepoint")
 app.add_typer(transactions, name="transactions")
 
 

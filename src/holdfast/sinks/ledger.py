@@ -36,7 +36,7 @@ def check_ledger(
         raise ForeignLineageError(
             f"{where} holds deliveries of a pipeline named {run.pipeline!r} up to checkpoint {last}, made from another "
             f"checkpoint location than {run.location} (or from this one before it was deleted). {WAYS_OUT}",
-            lineages=[lineage for lineage in ledger if lineage != run.lineage],
+            ledger,
         )
     if verdict is LedgerVerdict.AHEAD:
         decided = "none" if run.last_decided is None else f"{run.last_decided}"

@@ -109,6 +109,8 @@ class HoldfastWriter(DataStreamWriter):
         self._history_retain = history_retain
         self._sinks, self._lanes, self._name, self._location = made.sinks, made.lanes, name, location
         self._settings, self._bounded = dict(settings), False
+        #: what the history calls the trigger; without one Spark begins a batch as soon as there are rows
+        self._trigger_text = "as soon as possible"
         self._dead_letters: DeadLetters | None = self._settings.pop("dead_letters", None)
         self._letters: Letters | None = None
         if self._dead_letters is not None:
@@ -144,7 +146,14 @@ class HoldfastWriter(DataStreamWriter):
             log = CheckpointLog(storage, self._name, history_retain=self._history_retain)
             context = self._df.sparkSession.sparkContext
             coordinator = Coordinator(
-                log, self._sinks, SparkTasks(context), bounded=self._bounded, letters=self._letters, **self._settings
+                log,
+                self._sinks,
+                SparkTasks(context),
+                bounded=self._bounded,
+                letters=self._letters,
+                location=self._location,
+                trigger=self._trigger_text,
+                **self._settings,
             )
             pulse = Pulse(log)
             live.drain_timeout = self._settings["drain_timeout"]
@@ -208,6 +217,7 @@ class HoldfastWriter(DataStreamWriter):
         if kwargs.get("continuous") is not None or kwargs.get("realTime") is not None:
             raise ConfigError("trigger: holdfast delivers micro-batches: processingTime, availableNow or once")
         self._bounded = bool(kwargs.get("availableNow") or kwargs.get("once"))
+        self._trigger_text = ", ".join(k if v is True else f"{k}={v}" for k, v in kwargs.items() if v is not None)
         return super().trigger(*args, **kwargs)
 
     def option(self, key: str, value: Any) -> DataStreamWriter:
