@@ -24,6 +24,7 @@ HoldfastError                                 .action
 ├── BacklogFullError                operator  a write-ahead sink has more pending than allowed
 ├── RowError                        fix       the rows themselves cannot be delivered
 ├── EngineError                     restart   Spark itself, or code of the query that runs in Spark, failed
+├── RefusedError                    fix       `holdfast run` found something fatal before the start; names each finding
 └── InjectedFault                   restart   a fault point armed by a test fired
 ```
 
@@ -205,6 +206,15 @@ class EngineError(HoldfastError):
     def __init__(self, message: str, *, again: bool = False) -> None:
         super().__init__(message)
         self.again = again
+
+
+class RefusedError(HoldfastError):
+    """A check before the start found something fatal; the message names each with its remedy."""
+
+    def __init__(self, message: str, action: str = FIX) -> None:
+        super().__init__(message)
+        #: `operator` when a person has to decide and nothing has to be mended
+        self.action = action
 
 
 class InjectedFault(HoldfastError):

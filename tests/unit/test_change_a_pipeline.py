@@ -105,11 +105,13 @@ def test_another_place_goes_through_a_savepoint(tmp_path) -> None:
     assert rows_in(tmp_path / "shop.db") == [0, 1, 10, 11, 20]
 
 
-def test_a_new_column_is_fine_in_files(tmp_path) -> None:
+def test_a_new_column_in_files_is_allowed_by_schema_change(tmp_path) -> None:
     engine = SavedEngine(tmp_path / "ck", FileSink(tmp_path / "out", "parquet"))
     engine.run(0, [1])
     engine.stop()
-    engine.start(FileSink(tmp_path / "out", "parquet"), schema=WIDER)
+    with pytest.raises(ConfigError, match="schema_change='evolve'"):
+        engine.start(FileSink(tmp_path / "out", "parquet"), schema=WIDER)
+    engine.start(FileSink(tmp_path / "out", "parquet", schema_change="evolve"), schema=WIDER)
     engine.run(1, wider(2))
     engine.stop()
     import pyarrow.dataset as ds

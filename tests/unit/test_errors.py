@@ -29,6 +29,7 @@ from tests.unit.ledgers import Ledger, LedgerSink
 
 #: errors that need a server to happen, and where they are shown
 ELSEWHERE = {
+    errors.RefusedError: "tests/integration/test_checks.py",
     errors.SourceError: "tests/integration/test_kafka_source.py",
     errors.SavepointError: "tests/unit/test_savepoint.py",
 }

@@ -201,7 +201,7 @@ def _ended_query(engine: Engine) -> HoldfastQuery:
         isActive=lambda: False,
         awaitTermination=lambda: None,
         processAllAvailable=lambda: None,
-        recentProgress=lambda: [],
+        recentProgress=list,
     )
     query = HoldfastQuery(ended)
     query.live = RunningQuery(engine.location, engine.sinks)

@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.checkpoint import orders, refusals
 from holdfast.checkpoint.again import SendAgain
 from holdfast.checkpoint.bad_rows import Letters
+from holdfast.checkpoint.dead import Replays
 from holdfast.checkpoint.delivery import Delivery
 from holdfast.checkpoint.guard import guarded
 from holdfast.checkpoint.log import CheckpointLog
@@ -77,10 +78,13 @@ class Coordinator:
         #: what endpoints dropped after the decision
         self._lost: dict[OwedCommit, LostError] = {}
         self._sending = SendAgain(log)
-        self._repairs = Repairs(log, {s.name: s for s in sinks}, self._lost, letters)
+        self._repairs = Repairs(log, {s.name: s for s in sinks}, self._lost, letters, tasks)
+        self._replays = Replays(log, self._sinks, tasks, letters)
         retrying = Retrying(self._retry, self._loops, clock)
         self._again = retrying.of_sink
-        self._preparation = Preparation(self._set, tasks, retrying=retrying, undo=self._abort, letters=letters)
+        self._preparation = Preparation(
+            self._set, tasks, retrying=retrying, undo=self._abort, letters=letters, replays=self._replays
+        )
         self._waiting = Waiting(log, self._sinks, retrying)
         #: where Spark's part of the checkpoint is, and who takes savepoints of it; None: nobody does
         self._desk = None if location is None else Desk(log, location)
@@ -115,6 +119,7 @@ class Coordinator:
         names = [sink.name for sink in self._sinks]
         orders.abandon(self._log, names)
         refusals.check_sinks(self._log, names)
+        refusals.check_patterns(self._log, self._sinks)
         self._story = Story(self._log, self._outcomes, self._trigger)
         if self._story.inherited:
             count = len(self._story.inherited)
@@ -126,6 +131,7 @@ class Coordinator:
             note_sinks(self._log, names)
             orders.carry_out(self._log, self._sinks, self._again)
             self._sending.load()
+            self._replays.load()
             with faults.point("recovery"):
                 for sink in self._sinks:
                     # One that may lag begins its loop with it, but for a take-over, which is whole or begins anew.
@@ -364,6 +370,7 @@ class Coordinator:
         try:
             with faults.point("decision"):
                 decided = self._log.decide(checkpoint_id, names, everything, timestamp=started, state=prepared.state)
+            self._replays.decided(checkpoint_id)
             if further:
                 self._sending.done(names, checkpoint_id)
             return decided

@@ -80,6 +80,22 @@ def check_sinks(log: CheckpointLog, names: Collection[str]) -> None:
             )
 
 
+def check_patterns(log: CheckpointLog, sinks: Iterable[Sink]) -> None:
+    """Refuse a sink that had a pattern over columns and has none now, or the other way: its state is another one."""
+    saved = {} if log.last_decided is None else log.facts.decided[log.last_decided].state
+    for sink in sinks:
+        has = bool(getattr(sink, "has_targets", False))
+        kept = [c.data for committables in owed(log.facts, sink.name).values() for c in committables]
+        if sink.name in saved:
+            kept.append(saved[sink.name])
+        if any((isinstance(data, Mapping) and "targets" in data) != has for data in kept if data is not None):
+            raise ConfigError(
+                f"sink {sink.name!r} had {'no pattern' if has else 'a pattern'} over columns before, and what it keeps "
+                f"in the log is for that. Give the sink {'with it' if has else 'without it'} another name=...; "
+                "start once more with the former one first if rows of it are not delivered yet"
+            )
+
+
 def check_take_over(log: CheckpointLog, why: LineageError) -> None:
     """Refuse to set a ledger aside that may be all that knew of deliveries of this very location.
 

@@ -27,6 +27,7 @@ class SinkSet:
         self.opened: list[Sink] = []
         #: state of sinks that are no longer in the pipeline: kept, it may be all that knows of their rows
         self._unclaimed: dict[str, Any] = {}
+        self._may_take_over = False
 
     def open(self, schema: Any, *, may_take_over: bool, again: Again, origin: Origin | None = None) -> Run:
         """Open every sink; on a take-over, give this location a new lineage so that old ledgers are set aside.
@@ -34,6 +35,7 @@ class SinkSet:
         `schema` is that of all sinks' rows, or a mapping with one for each sink. With an `origin` from which nothing
         was decided yet, ledgers may be the origin's, as far as was agreed on.
         """
+        self._may_take_over = may_take_over
         if self._log.taking_over:  # a driver died in the middle of it; nothing was delivered under this lineage yet
             return self._open(schema, again, take_over=True)
         try:
@@ -57,6 +59,8 @@ class SinkSet:
         for sink in self.sinks:
             try:
                 self._open_one(sink, run, schema, again)
+                if getattr(sink, "has_targets", False):  # only its state says which ledgers there are
+                    sink.initialize_state(self._saved.get(sink.name))
             except ForeignLineageError as error:
                 origin.check(sink.name, error)
         self.close()
@@ -65,8 +69,7 @@ class SinkSet:
         log, mode = self._log, self._delivery
         return Run(
             log.pipeline, log.lineage, log.generation, log.storage.url, mode, log.last_decided, take_over,
-            None if isinstance(schema, Mapping) else schema, log.committed(),
-            log.set_aside,
+            None if isinstance(schema, Mapping) else schema, log.committed(), log.set_aside, self._may_take_over,
         )  # fmt: skip
 
     def _open_one(self, sink: Sink, run: Run, schema: Any, again: Again) -> None:
@@ -80,7 +83,7 @@ class SinkSet:
         for sink in self.sinks:
             self._open_one(sink, run, schema, again)
         # Here, since a state too can show that this checkpoint location is an old copy.
-        self._restore_state()
+        self._restore_state(again)
         return run
 
     def close(self, stuck: Collection[str] = (), close: Callable[[Sink], bool] | None = None) -> list[str]:
@@ -102,13 +105,18 @@ class SinkSet:
             raise errors[0]
         return hanging
 
-    def _restore_state(self) -> None:
+    @property
+    def _saved(self) -> Mapping[str, Any]:
+        """The operator states of the newest decided checkpoint."""
         last = self._log.last_decided
-        saved = {} if last is None else self._log.facts.decided[last].state
+        return {} if last is None else self._log.facts.decided[last].state
+
+    def _restore_state(self, again: Again) -> None:
+        saved = self._saved
         self._unclaimed = {k: v for k, v in saved.items() if k not in {sink.name for sink in self.sinks}}
         for sink in self.sinks:
-            with guarded(sink, "restoring its state"):
-                sink.initialize_state(saved.get(sink.name))
+            state = saved.get(sink.name)
+            again("restoring its state", lambda s=sink, x=state: s.initialize_state(x), sink)  # type: ignore[misc]
 
     def snapshot(self, checkpoint_id: CheckpointId) -> dict[str, Any]:
         """The operator state to be decided with a checkpoint."""

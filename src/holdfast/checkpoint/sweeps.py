@@ -73,7 +73,7 @@ class Sweeps:
         if Step.SWEEP not in STEPS[moment]:
             return
         for sink in self._sinks:
-            if sink.name in leave:
+            if sink.name in leave or (moment is Moment.BATCH and self._untouched(sink)):
                 continue
             if sink.may_lag and (isinstance(sink, Logged) or moment is not Moment.FAILED):
                 self._try(sink, partial(self.tidy, sink))
@@ -86,6 +86,16 @@ class Sweeps:
             sink.sweep_log(self._log.generation, self._decided(sink))
         else:
             self._swept.pop(sink.name, None)
+
+    def _untouched(self, sink: Sink) -> bool:
+        """Whether this sink got no row of the last checkpoint and was swept a moment ago: then it costs nothing.
+
+        What tasks of a dead driver prepare late is found by the timer, and by the next sweep of a batch.
+        """
+        last = self._log.last_decided
+        if last is None or self._log.facts.decided[last].of(sink.name):
+            return False
+        return self._clock() < self._swept.get(sink.name, float("-inf")) + SWEEP_EVERY
 
     def _try(self, sink: Sink, do: Callable[[], None]) -> None:
         try:
