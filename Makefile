@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Spark runs on the Java that setup found, whatever PATH says.
 RUN = JAVA_HOME="$$(cat .venv/java-home)" $(BIN)
 
-.PHONY: help setup demo lint test contracts explore compat postgres-versions dist-check walk matrix mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files clean
+.PHONY: help setup demo lint test contracts tables explore compat postgres-versions dist-check walk matrix mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files bench-routes clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
@@ -26,6 +26,9 @@ lint: setup  ## ruff, mypy and the layers of the architecture
 test: lint  ## lint, and every test but the whole fault matrix, side by side
 	@$(RUN)/python -m tests.prepare
 	$(RUN)/pytest --durations=15 -n $$(( $$(nproc) + 1 )) --maxprocesses 4 --dist loadgroup
+
+tables: setup  ## write the tables of options and metrics into the docs
+	@$(BIN)/python -m scripts.tables
 
 explore: setup  ## the property tests with new examples, ten rounds; ROUNDS=2, SEED=7 and TESTS=tests/unit to choose
 	@$(RUN)/python -m tests.explore $(if $(SEED),--seed $(SEED),--rounds $(or $(ROUNDS),10)) $(TESTS)
@@ -75,6 +78,9 @@ bench-memory: setup  ## peak memory of the Python workers while 10 million rows 
 
 bench-files: setup  ## FileSink: what many buckets cost, and how large its records become
 	@$(RUN)/python -m bench.files
+
+bench-routes: setup  ## one stream into three routed sinks, against three queries and against sinks without routes
+	@$(RUN)/python -m bench.routes
 
 bench-postgres: setup  ## PostgresSink against Spark's own JDBC writer
 	@$(RUN)/python -m bench.postgres

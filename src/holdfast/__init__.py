@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.checkpoint.history import CheckpointStats, checkpoints
     from holdfast.checkpoint.ports import Run, Tasks
+    from holdfast.checkpoint.savepoint_orders import savepoint
     from holdfast.committers.base import CheckpointCommitter
     from holdfast.committers.cassandra import CassandraCheckpointCommitter
     from holdfast.committers.file import FileCheckpointCommitter
@@ -71,6 +72,7 @@ __all__ = [
     "parse_token",
     "read_kafka",
     "route",
+    "savepoint",
     "session",
     "write_stream",
 ]
@@ -107,6 +109,7 @@ _HOMES = {
     "parse_token": "holdfast.core.naming",
     "read_kafka": "holdfast.spark.kafka",
     "route": "holdfast.sinks.route",
+    "savepoint": "holdfast.checkpoint.savepoint_orders",
     "session": "holdfast.spark.session",
     "write_stream": "holdfast.spark.stream",
 }

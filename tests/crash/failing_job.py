@@ -151,6 +151,26 @@ class Job:
         self.seen["stop"] = ended
         self.tell()
 
+    def loses_spark(self) -> None:
+        """Its Java process is killed, as a system that runs out of memory does; the program starts Spark again."""
+        query = self.start([Slow(str(self.work / "out.db"), "orders")])
+        wait((self.work / "writing").exists)
+        gateway: Any = self.spark.sparkContext._gateway
+        gateway.proc.kill()
+        try:
+            query.awaitTermination()
+        except HoldfastError as error:
+            self.seen["raised"] = {"type": type(error).__name__, "action": error.action, "text": str(error)}
+        self.seen["active"], self.seen["exception"] = query.isActive, str(query.exception())
+        query.stop()
+        told = holdfast("status", str(self.work / "checkpoint"))
+        self.seen["status"] = {"code": told.returncode, "text": told.stdout}
+        self.spark = hf.session("again", conf={**FAST, "spark.master": "local[2]"})
+        query = self.start([self.table()])
+        query.processAllAvailable()
+        query.stop()
+        (self.work / "seen.json").write_text(json.dumps(self.seen))
+
     def is_stopped(self) -> None:
         """In the middle of a batch; the second time at once."""
         for now in (False, True):

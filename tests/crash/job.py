@@ -45,8 +45,12 @@ class FolderEndpoint(hf.WriteAheadSink):
         return True
 
 
-def make_sinks(kind: str, work: str) -> list[hf.TwoPhaseCommitSink]:
+def make_sinks(kind: str, work: str) -> list[Any]:
     """The sinks of one kind of run."""
+    if kind == "routes":
+        from tests.crash.routes_scenarios import routes
+
+        return routes(work)
     if kind == "sqlite":
         return [hf.SqliteSink(f"{work}/out.db", "orders"), hf.SqliteSink(f"{work}/out.db", "copy")]
     Path(work, "endpoint").mkdir(exist_ok=True)

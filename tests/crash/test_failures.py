@@ -72,6 +72,18 @@ def test_d8_a_bounded_run_into_an_endpoint_that_is_down_fails_and_the_next_deliv
     work.assert_clean()
 
 
+def test_d7_a_query_whose_java_process_dies_fails_with_our_error_and_can_start_again(
+    work: Failing,
+) -> None:
+    work.run_clean(does="loses_spark")
+    seen = work.seen()
+    assert seen["raised"]["type"] == "SparkGoneError" and seen["raised"]["action"] == "restart", seen
+    assert "Java process has ended" in seen["raised"]["text"], seen
+    assert seen["active"] is False and "Java process has ended" in seen["exception"], seen
+    assert seen["status"]["code"] != 0 and "Java process has ended" in seen["status"]["text"], seen
+    assert work.table() == [input_row(n) for n in work.sent()]
+
+
 def test_an_ordinary_stop_in_the_middle_of_a_batch_prints_nothing_and_leaves_nothing(work: Failing) -> None:
     work.run_clean(does="is_stopped")
     seen = work.seen()

@@ -46,6 +46,7 @@ PUBLIC = {
     "parse_token",
     "read_kafka",
     "route",
+    "savepoint",
     "session",
     "write_stream",
 }

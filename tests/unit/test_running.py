@@ -129,7 +129,9 @@ def test_f6_last_files_that_cannot_be_completed_are_told_to_whoever_waits_for_th
     engine = Engine(location, FileSink(str(tmp_path / "out")))
     engine.run(0, [1])
     nothing = SimpleNamespace(isDefined=lambda: False, isEmpty=lambda: True)
-    ended: Any = SimpleNamespace(exception=lambda: nothing, isActive=lambda: False, awaitTermination=lambda: None)
+    ended: Any = SimpleNamespace(
+        exception=lambda: nothing, isActive=lambda: False, awaitTermination=lambda: None, recentProgress=list
+    )
     query = HoldfastQuery(ended)
     query.live = live = RunningQuery(location, engine.sinks)
     live._query, live.coordinator = query, engine.coordinator

@@ -9,22 +9,26 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from holdfast.checkpoint import orders, refusals
 from holdfast.checkpoint.again import SendAgain
 from holdfast.checkpoint.bad_rows import Letters
+from holdfast.checkpoint.dead import Replays
 from holdfast.checkpoint.delivery import Delivery
 from holdfast.checkpoint.guard import guarded
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.loops import Loops, Threads
 from holdfast.checkpoint.maintenance import NeedsMaintenance, maintain
+from holdfast.checkpoint.origin import Ahead, Origin
 from holdfast.checkpoint.phases import Phases
 from holdfast.checkpoint.ports import Batch, EnginePosition, Run, Sink, Tasks
 from holdfast.checkpoint.prepare import Preparation, Prepared, again, undone
 from holdfast.checkpoint.repair import Repairs
+from holdfast.checkpoint.rewind import check_not_rewinding
+from holdfast.checkpoint.savepoint_orders import Desk
 from holdfast.checkpoint.sinkbook import note_sinks
 from holdfast.checkpoint.sinkset import SinkSet
 from holdfast.checkpoint.story import Story
@@ -39,6 +43,8 @@ from holdfast.errors import FencedError, HoldfastError, LostError, UndeliveredEr
 logger = logging.getLogger("holdfast")
 #: Seconds for which a batch waits for a sink that is delivering a backlog as large as it may be.
 BACKLOG_PATIENCE = 30.0
+#: Seconds for which a savepoint waits, between two batches, for sinks that are just committing.
+SAVEPOINT_PATIENCE = 5.0
 
 
 class Coordinator:
@@ -56,6 +62,8 @@ class Coordinator:
         bounded: bool = False,
         drain_timeout: float = 60.0,
         letters: Letters | None = None,
+        location: str | None = None,
+        trigger: str | None = None,
         loops: Loops | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -69,15 +77,28 @@ class Coordinator:
         #: what endpoints dropped after the decision
         self._lost: dict[OwedCommit, LostError] = {}
         self._sending = SendAgain(log)
-        self._repairs = Repairs(log, {s.name: s for s in sinks}, self._lost, letters)
+        self._repairs = Repairs(log, {s.name: s for s in sinks}, self._lost, letters, tasks)
+        self._replays = Replays(log, self._sinks, tasks, letters)
         self.deliveries: list[Delivery] = []
         self._preparation = Preparation(
-            self._set, tasks, retry=self._retry, loops=self._loops, clock=clock, undo=self._abort, letters=letters
+            self._set,
+            tasks,
+            retry=self._retry,
+            loops=self._loops,
+            clock=clock,
+            undo=self._abort,
+            letters=letters,
+            replays=self._replays,
         )
         #: held by a batch until it returns, and by a loop for a chore: neither may plan while the other does
         self._idle = threading.Lock()
         #: why the run cannot go on, whoever noticed it first (rule 17)
         self._failure: HoldfastError | None = None
+        #: where Spark's part of the checkpoint is, and who takes savepoints of it; None: nobody does
+        self._desk = None if location is None else Desk(log, location)
+        #: where this lineage began, until it is known that it goes on from there
+        self._origin: Origin | None = None
+        self._trigger = trigger
         self._story: Story
         self._sweeps = Sweeps(
             log,
@@ -95,21 +116,27 @@ class Coordinator:
 
         `engine` is asked only after the fence: until then an older driver may still plan and decide.
         """
+        check_not_rewinding(self._log.storage)
         self._log.start()  # Step.FENCE
+        self._origin = refusals.check_origin(self._log)
         position = engine()
         refusals.check_engine(self._log, position, adopt=self._take_over)
         names = [sink.name for sink in self._sinks]
         orders.abandon(self._log, names)
         refusals.check_sinks(self._log, names)
-        self._story = Story(self._log, self._outcomes)
+        refusals.check_patterns(self._log, self._sinks)
+        self._story = Story(self._log, self._outcomes, self._trigger)
         if self._story.inherited:
             count = len(self._story.inherited)
             logger.info("%d checkpoints are decided and not delivered yet: they come first", count)
         try:
-            self.run_info = self._set.open(schema, may_take_over=self._take_over, again=self._again)
+            self.run_info = self._set.open(
+                schema, may_take_over=self._take_over, again=self._again, origin=self._origin
+            )
             note_sinks(self._log, names)
             orders.carry_out(self._log, self._sinks, self._again)
             self._sending.load()
+            self._replays.load()
             with faults.point("recovery"):
                 for sink in self._sinks:
                     self._again("sweep", lambda s=sink: self._sweeps.recover(s), sink)  # type: ignore[misc]
@@ -168,6 +195,8 @@ class Coordinator:
         except HoldfastError as error:
             self._failure = error
         self._loops.wake()
+        if self._desk is not None and self.failure is None and self.run_info is not None:
+            self._take_savepoints(self._desk)
 
     @property
     def pending(self) -> list[OwedCommit]:
@@ -178,6 +207,33 @@ class Coordinator:
     def complete_through(self) -> CheckpointId | None:
         """The last checkpoint at and below which every sink has committed (rule 6)."""
         return complete_through(self._log.facts)
+
+    def keyed_state(self, found: Mapping[CheckpointId, Mapping[str, Any]]) -> None:
+        """The engine tells of its state after some checkpoints; statistics, nothing is decided by it."""
+        if self.run_info is not None:
+            self._story.keyed_state(found)
+
+    def _take_savepoints(self, desk: Desk) -> None:
+        """While no batch is under way; if one is, the next one begins with it."""
+        desk.look()
+        if not desk.waiting or not self._idle.acquire(blocking=False):
+            return
+        try:
+            desk.serve(self._settle)
+        except HoldfastError as error:
+            self._failure = error
+        finally:
+            self._idle.release()
+
+    def _settle(self) -> bool:
+        """Between two batches: whether every sink has all that is decided, and holds nothing back for later rows."""
+        if self._log.in_doubt or not self.drain(SAVEPOINT_PATIENCE) or self.failure is not None or self.pending:
+            return False
+        for sink in self._sinks:
+            if isinstance(sink, NeedsMaintenance):
+                with guarded(sink, "completing its files for a savepoint"):
+                    maintain(self._log, sink, self._tasks, self._clock(), last=True)
+        return True
 
     # -- the end of a run -------------------------------------------------------------------------------------------
 
@@ -250,6 +306,8 @@ class Coordinator:
         self._log.ensure_not_fenced()
         self._repairs.check(checkpoint_id - 1)
         with self._idle:
+            if self._desk is not None:
+                self._desk.serve(self._settle)
             if checkpoint_id in self._log.facts.decided:
                 self._replay(checkpoint_id, batch)
             else:
@@ -269,7 +327,9 @@ class Coordinator:
             self._sweeps.perform(Moment.BATCH)
             self._make_room()
             with clock.phase("tasks"):
-                prepared = self._preparation.run(self.run_info, checkpoint_id, batch, started)
+                prepared = self._skip(checkpoint_id, batch) or self._preparation.run(
+                    self.run_info, checkpoint_id, batch, started
+                )
         except BaseException as error:
             failed = advance(state, Event.FAIL)
             undone([partial(self._story.failed, checkpoint_id, failed, started, error)], error)
@@ -288,6 +348,18 @@ class Coordinator:
         self._repair(checkpoint_id, batch, clock)
         self._story.decided(checkpoint_id, state, clock, prepared.reports, decided)
         self._drain_if_bounded(checkpoint_id)
+
+    def _skip(self, checkpoint_id: CheckpointId, batch: Batch) -> Prepared | None:
+        """The first batch of a lineage that leaves out what sinks have already: nothing, if it proves equal to that."""
+        origin = self._origin
+        if origin is None or origin.ahead is not Ahead.SKIP or checkpoint_id != origin.checkpoint_id + 1:
+            return None
+        if not origin.further:
+            return None
+        for name, expected in origin.proof([sink.name for sink in self._sinks]).items():
+            refusals.check_equal(name, expected, batch.digests(name))
+        logger.info("checkpoint %d is what sinks have already, and is left out", checkpoint_id)
+        return Prepared([], [], self._set.snapshot(checkpoint_id))
 
     def _make_room(self) -> None:
         """A full backlog ends the query, unless its sink is just delivering it, as after a restart (W6, W7)."""
@@ -308,6 +380,7 @@ class Coordinator:
         try:
             with faults.point("decision"):
                 decided = self._log.decide(checkpoint_id, names, everything, timestamp=started, state=prepared.state)
+            self._replays.decided(checkpoint_id)
             if further:
                 self._sending.done(names, checkpoint_id)
             return decided

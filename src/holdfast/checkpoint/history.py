@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -40,9 +40,15 @@ class CheckpointStats:
     started: int | None = None
     #: phase -> seconds: tasks, decide, commit, notify
     durations: Mapping[str, float] = field(default_factory=dict)
+    #: what started the batch: the trigger as it was given, such as `processingTime=5 seconds`
+    trigger: str | None = None
     rows: int = 0
     bytes: int = 0
     subtasks: int = 0
+    #: rows and bytes of each subtask, the largest first, and of no more than a hundred
+    parts: Sequence[Mapping[str, int]] = ()
+    #: of the query's keyed state after this checkpoint: rows, bytes, and the seconds that its snapshot took
+    state: Mapping[str, Any] = field(default_factory=dict)
     #: sink -> rows, bytes, subtasks, outcome
     sinks: Mapping[str, Any] = field(default_factory=dict)
     #: decided by an earlier run and finished by a later one
@@ -67,10 +73,17 @@ class History:
 
     def add(self, checkpoint_id: int, entry: Mapping[str, Any]) -> None:
         """Add what is known now about a checkpoint."""
-        line = {"checkpoint_id": checkpoint_id, "generation": self._generation, **entry}
-        text = json.dumps(line, separators=(",", ":"), default=str).encode()
+        self.add_all({checkpoint_id: entry})
+
+    def add_all(self, entries: Mapping[int, Mapping[str, Any]]) -> None:
+        """Add what is known now about some checkpoints, in one write."""
+        if not entries:
+            return
+        checkpoint_id = max(entries)
+        lines = [{"checkpoint_id": number, "generation": self._generation, **e} for number, e in entries.items()]
+        texts = [json.dumps(line, separators=(",", ":"), default=str).encode() for line in lines]
         with self._lock:
-            self._lines.append(text)
+            self._lines += texts
             name = f"history/{self._generation}.{self._segment}.jsonl"
             self._storage.replace(name, b"\n".join(self._lines) + b"\n")
             if len(self._lines) >= SEGMENT:
@@ -134,7 +147,8 @@ def checkpoints(checkpoint_location: AnyPath, *, last: int | None = None) -> lis
     running = _running(location)
     if running is not None and running not in merged:
         merged[running] = {"checkpoint_id": running, **_under_way(storage)}
-    found = [CheckpointStats(**merged[key]) for key in sorted(merged)]
+    # A line about state alone can outlive the rest: of a batch that Spark ran again, or whose segment is forgotten.
+    found = [CheckpointStats(**merged[key]) for key in sorted(merged) if "status" in merged[key]]
     return found if last is None else found[-last:]
 
 

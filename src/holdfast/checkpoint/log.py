@@ -252,6 +252,13 @@ class CheckpointLog:
             known = self._commits.get(checkpoint_id, {})
             self._commits = {**self._commits, checkpoint_id: {**known, sink: self.generation}}
 
+    def names_after(self, checkpoint_id: CheckpointId) -> list[str]:
+        """The files that say what was decided and committed after a checkpoint; abort slots, the fence, say nothing."""
+        slots = sorted(r.slot for r in self._records.values() if (r.checkpoint_id or 0) > checkpoint_id)
+        commits = [(number, sink) for number, sinks in sorted(self._commits.items()) for sink in sinks]
+        later = [commit_name(number, sink) for number, sink in commits if number > checkpoint_id]
+        return [*(self._slots.name(slot) for slot in slots), *later]
+
     def find_commit(self, checkpoint_id: CheckpointId, sink: str) -> bool:
         """Whether another driver has recorded this commit since the log was read; it is then known here, too."""
         file = _commit_file(checkpoint_id, sink)

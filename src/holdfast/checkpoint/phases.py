@@ -11,6 +11,9 @@ from holdfast.checkpoint.delivery import totals
 from holdfast.checkpoint.ports import SubtaskReport
 from holdfast.core.model import Decided
 
+#: subtasks of a checkpoint that the history tells of one by one
+PARTS = 100
+
 
 class Phases:
     """Measures the phases of one checkpoint."""
@@ -36,10 +39,12 @@ class Phases:
 
 def summary(reports: Sequence[SubtaskReport], decided: Decided, outcomes: Mapping[str, Any]) -> dict[str, Any]:
     """Rows, bytes and subtasks, and what became of them in each sink."""
+    largest = sorted(reports, key=lambda r: (-r.rows, r.subtask))
     return {
         "rows": sum(r.rows for r in reports),
         "bytes": sum(r.bytes for r in reports),
         "subtasks": len(reports),
+        "parts": [{"subtask": r.subtask, "rows": r.rows, "bytes": r.bytes} for r in largest[:PARTS]],
         "sinks": {
             name: {
                 **totals(decided.of(name)),

@@ -42,6 +42,8 @@ class Run:
     schema: Any = None
     #: sink -> the newest checkpoint with rows of it that a commit record says is committed (rule 15)
     committed: Mapping[str, Committed] = field(default_factory=dict)
+    #: the user lets this location take over names; `take_over` says that it does
+    may_take_over: bool = False
 
 
 @dataclass(frozen=True)

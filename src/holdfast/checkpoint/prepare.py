@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checkpoint.bad_rows import Letters, check
+from holdfast.checkpoint.dead import Replays
 from holdfast.checkpoint.guard import described, guarded
 from holdfast.checkpoint.loops import Loops
 from holdfast.checkpoint.ports import Batch, Run, Sink, SubtaskReport, Tasks
@@ -47,10 +48,11 @@ class Preparation:
         clock: Callable[[], float],
         undo: Callable[[CheckpointId, BaseException], None],
         letters: Letters | None = None,
+        replays: Replays | None = None,
     ) -> None:
         self._set, self._sinks, self._tasks = sinks, sinks.sinks, tasks
         self._retry, self._loops, self._clock, self._undo = retry, loops, clock, undo
-        self._letters = letters
+        self._letters, self._replays = letters, replays
         #: for so many checkpoints more, tasks look for rows that sinks refuse from the start
         self._careful = 0
 
@@ -85,7 +87,9 @@ class Preparation:
 
     def _once(self, run: Run, checkpoint_id: CheckpointId, batch: Batch, started: int) -> Prepared:
         began = self._clock()
-        reports = self._write(run, checkpoint_id, batch, started)
+        reports = list(self._write(run, checkpoint_id, batch, started))
+        if self._replays is not None:
+            reports += self._replays.write(run, checkpoint_id, started, reports)
         check(checkpoint_id, reports, self._letters)
         self._careful = CAREFUL if any(report.refused for report in reports) else max(0, self._careful - 1)
         committables = [c for report in reports for c in report.committables]
@@ -96,6 +100,8 @@ class Preparation:
                 with guarded(sink, "validate"):
                     sink.validate(checkpoint_id, mine, self._tasks)
         state = self._set.snapshot(checkpoint_id)
+        if self._replays is not None:
+            state |= self._replays.state(checkpoint_id)
         self._ask_again(checkpoint_id, committables, self._clock() - began)
         return Prepared(reports, committables, state)
 

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 from holdfast.checkpoint import records
 from holdfast.checkpoint.delivery import totals
 from holdfast.checkpoint.history import log_location
+from holdfast.checkpoint.lineage import open_lineage
 from holdfast.checkpoint.log import CheckpointLog, commit_name
+from holdfast.checkpoint.ports import Run
 from holdfast.checkpoint.reports import report_of
 from holdfast.checkpoint.runs import Owner, RunInfo, newest_driver, owner_of, read_run
 from holdfast.checkpoint.storage import open_storage
@@ -65,6 +67,20 @@ class LogReader(CheckpointLog):
     def record(self, name: str, kind: str) -> dict[str, Any] | None:
         """The body of a record, or None when it is missing or damaged; both are noted."""
         return self.guarded(name, lambda: records.decode(self._content(name), self._where(name), kind))
+
+    def as_run(self, pipeline: str, *, delivery: str = "exactly-once") -> Run:
+        """What sinks would be told if a query started now; of a location that nobody has used, no lineage.
+
+        ConfigError when the location is another pipeline's.
+        """
+        if "lineage.json" not in self.storage.names(""):
+            return Run(pipeline, "", 0, self.storage.url, delivery)
+        self._identity = open_lineage(self.storage, pipeline)
+        newest = max(self.generations(), default=-1)
+        return Run(
+            pipeline, self.lineage, newest + 1, self.storage.url, delivery, self.last_decided, self.taking_over,
+            None, self.committed(),
+        )  # fmt: skip
 
     def owner(self) -> Owner | None:
         """Who runs it, or ran it last."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from holdfast.checkpoint.log import CheckpointLog
+from holdfast.checkpoint.origin import Further, Origin, is_equal, read_origin
 from holdfast.checkpoint.ports import EnginePosition, Sink
 from holdfast.core.model import CheckpointId
 from holdfast.core.recovery import owed, plan_recovery
-from holdfast.errors import BacklogFullError, ConfigError, StaleCheckpointError, UndeliveredError
+from holdfast.core.repair import Replayed
+from holdfast.errors import BacklogFullError, ConfigError, RecordError, StaleCheckpointError, UndeliveredError
 
 logger = logging.getLogger("holdfast")
 
@@ -65,6 +67,22 @@ def check_sinks(log: CheckpointLog, names: Collection[str]) -> None:
                 f"which is not among this pipeline's sinks ({', '.join(names)}): start once more with that "
                 f"sink, let it catch up, then remove it; or, if it is gone for good, `holdfast resolve {location} "
                 f"--sink {action.sink} --give-up` keeps its rows in a report"
+            )
+
+
+def check_patterns(log: CheckpointLog, sinks: Iterable[Sink]) -> None:
+    """Refuse a sink that had a pattern over columns and has none now, or the other way: its state is another one."""
+    saved = {} if log.last_decided is None else log.facts.decided[log.last_decided].state
+    for sink in sinks:
+        has = bool(getattr(sink, "has_targets", False))
+        kept = [c.data for committables in owed(log.facts, sink.name).values() for c in committables]
+        if sink.name in saved:
+            kept.append(saved[sink.name])
+        if any((isinstance(data, Mapping) and "targets" in data) != has for data in kept if data is not None):
+            raise ConfigError(
+                f"sink {sink.name!r} had {'no pattern' if has else 'a pattern'} over columns before, and what it keeps "
+                f"in the log is for that. Give the sink {'with it' if has else 'without it'} another name=...; "
+                "start once more with the former one first if rows of it are not delivered yet"
             )
 
 
@@ -127,3 +145,26 @@ def warn_of_timeouts(sinks: Iterable[Sink], elapsed: float) -> None:
                 elapsed,
                 timeout,
             )
+
+
+def check_origin(log: CheckpointLog) -> Origin | None:
+    """Where this lineage began; RecordError when a start-from was interrupted before it was whole."""
+    origin = read_origin(log.storage)
+    if origin is not None and log.last_decided is None:
+        location = log.storage.url.removesuffix("/holdfast")
+        raise RecordError(
+            f"{location} was being made from {origin.source}, and that was interrupted: delete it and make it again"
+        )
+    return origin
+
+
+def check_equal(sink: str, expected: Further, replay: Sequence[Replayed]) -> None:
+    """Refuse to leave out rows that are not those which a sink has."""
+    if not is_equal(expected, replay):
+        rows = sum(part.rows for part in replay)
+        raise StaleCheckpointError(
+            f"sink {sink!r} has {expected.rows:,} rows of {expected.checkpoints} checkpoints beyond the beginning of "
+            f"this lineage, and the replay of the same input gives {rows:,} rows that are not the same: nothing was "
+            "left out, and nothing delivered. A query with state or time in it gives other rows when its batches are "
+            "cut in another way. Make the location again with --ahead redeliver, or go on from the newest checkpoint"
+        )

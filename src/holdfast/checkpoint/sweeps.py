@@ -41,8 +41,18 @@ class Sweeps:
         if Step.SWEEP not in STEPS[moment]:
             return
         for sink in self._sinks:
-            if sink.name not in leave:
+            if sink.name not in leave and not (moment is Moment.BATCH and self._untouched(sink)):
                 self._sweep(sink)
+
+    def _untouched(self, sink: Sink) -> bool:
+        """Whether this sink got no row of the last checkpoint and was swept a moment ago: then it costs nothing.
+
+        What tasks of a dead driver prepare late is found by the timer, and by the next sweep of a batch.
+        """
+        last = self._log.last_decided
+        if last is None or self._log.facts.decided[last].of(sink.name):
+            return False
+        return self._clock() < self._swept.get(sink.name, float("-inf")) + SWEEP_EVERY
 
     def _sweep(self, sink: Sink) -> None:
         try:

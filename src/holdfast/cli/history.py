@@ -36,18 +36,30 @@ def _told(details: Mapping[str, Any]) -> str:
 
 
 def _table(found: list[CheckpointStats]) -> Table:
-    table = Table("id", "status", "generation", "started", "duration", "rows", "bytes", "sinks", "restored", "error")
+    table = Table("id", "status", "generation", "started", "trigger", "duration", "rows", "bytes", "subtasks", "state")
+    for column in ("sinks", "restored", "error"):
+        table.add_column(column)
     for entry in found:
         table.add_row(
             str(entry.checkpoint_id),
             Text(entry.status, style=_STYLES.get(entry.status, "")),
             "-" if entry.generation is None else str(entry.generation),
             moment(entry.started),
+            Text(entry.trigger or "-"),
             phases(entry.durations),
             f"{entry.rows:,}",
             size(entry.bytes),
+            str(entry.subtasks),
+            _state(entry),
             Text(", ".join(f"{name}: {_told(details)}" for name, details in entry.sinks.items()) or "-"),
             "yes" if entry.restored else "",
             Text(entry.error or ""),
         )
     return table
+
+
+def _state(entry: CheckpointStats) -> str:
+    if not entry.state:
+        return "-"
+    told = entry.state
+    return f"{told['rows']:,} rows, {size(told['bytes'])}, {told['snapshot_seconds']:.2f}s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,8 @@ from holdfast.sinks import wal
 from holdfast.sinks.deletes import DELETED, check_delete_when, marks, split, without
 from holdfast.sinks.keys import FindDuplicates
 from holdfast.sinks.ledger import APPEND, check_ledger
-from holdfast.sinks.order import check_order_by
+from holdfast.sinks.order import MissingIndexError, check_order_by
+from holdfast.sinks.pattern import MAX_TARGETS, check_max_targets, parse_pattern
 from holdfast.sinks.schema_change import DISCARD, EVOLVE, FREEZE, check_schema_change, discarded, ways
 from holdfast.sinks.write_ahead import StagedSink
 
@@ -69,6 +71,8 @@ class SqliteSink(StagedSink):
     `order_by` wins, and without `order_by` two rows of one key in one checkpoint are an error, raised before anything
     is decided. Rows for which `delete_when` is true delete the row of their key. A table that does not exist is created
     from the DataFrame's columns. A value that the table cannot take is refused in the task, before anything is decided.
+    `table` may be a pattern over columns, such as "orders_{country}": then there is a table for each value, at most
+    `max_targets` of them.
     """
 
     #: `commit` works from committables and its own connections, and shares nothing but what it has delivered
@@ -87,13 +91,14 @@ class SqliteSink(StagedSink):
         delete_when: str | None = None,
         keep_deletes: float | str = "7d",
         schema_change: str = FREEZE,
+        max_targets: int = MAX_TARGETS,
         name: str | None = None,
     ) -> None:
         file = path_text("path", path, "the path of a file")
         if file == ":memory:":
             raise ConfigError(f"path must name a file, not {path!r}: executors open it too")
-        if not isinstance(table, str) or not table or "\0" in table or _reserved(table):
-            raise ConfigError(f"table must be the name of a table, and not begin with sqlite_ or holdfast_: {table!r}")
+        check_table(table)
+        self.pattern, self.max_targets = parse_pattern("table", table), check_max_targets(max_targets)
         mode = "ledger" if mode == APPEND else mode
         if mode not in MODES:
             raise ConfigError(f"mode must be one of {', '.join((*MODES, APPEND))}, not {mode!r}")
@@ -110,6 +115,12 @@ class SqliteSink(StagedSink):
         self.mode = mode
         self.name = check_name("name", name or f"sqlite-{table}"[:100])
 
+    def for_target(self, target: str) -> SqliteSink:
+        """See TwoPhaseCommitSink."""
+        made = copy.copy(self)
+        made.table, made.pattern = replace(self.table, name=check_table(target)), None
+        return made
+
     def shared_paths(self, location: str) -> Sequence[str]:
         """See TwoPhaseCommitSink; the driver makes the table, and a task writes into it."""
         return (*super().shared_paths(location), str(Path(self.table.path).parent))
@@ -123,7 +134,7 @@ class SqliteSink(StagedSink):
         """See TwoPhaseCommitSink."""
         super().open(run)
         schema = None if run.schema is None else without(self.name, run.schema, self.delete_when)
-        self._check_columns(schema)
+        self.check_columns(schema)
         file = Path(self.table.path)
         new = not file.exists()
         make_folder(file.parent)
@@ -136,7 +147,7 @@ class SqliteSink(StagedSink):
             self._found = self._ledger.read(connection)
             check_ledger(run, self._where, self._found)
             if schema is not None:
-                self._check_table(connection, schema)
+                self.check_table(connection, schema)
             own = "" if schema is None else self.table.create_statement(schema)
             add = [self.table.add_statement(*column) for column in self.table.add]
             self._trial = trial_of(connection, self.name, self.table.path, self.table.name, own, add)
@@ -213,7 +224,8 @@ class SqliteSink(StagedSink):
         known = self.run.committed.get(self.name)
         return -1 if known is None else known.checkpoint_id
 
-    def _check_columns(self, schema: pa.Schema | None) -> None:
+    def check_columns(self, schema: pa.Schema | None) -> None:
+        """Refuse rows that no table of SQLite could take."""
         if schema is None:
             return
         check_types(self.name, schema)
@@ -225,7 +237,8 @@ class SqliteSink(StagedSink):
                 "order in SQLite, where it is kept as text: cast it to bigint, double or timestamp"
             )
 
-    def _check_table(self, connection: sqlite3.Connection, schema: pa.Schema) -> None:
+    def check_table(self, connection: sqlite3.Connection, schema: pa.Schema) -> None:
+        """Make the table if it is not there, and refuse one that these rows do not go into."""
         self.table = replace(self.table, graves=None, add=())
         self._try(connection, self.table.create_statement(schema))
         there, given = self.table.columns(connection), {name.lower() for name in schema.names}
@@ -263,10 +276,19 @@ class SqliteSink(StagedSink):
         try:
             connection.execute(statement, values)
         except sqlite3.OperationalError as error:
-            index = f". The table needs a unique index on ({', '.join(self.table.key)})" if self.table.key else ""
-            raise ConfigError(
-                f"sink {self.name!r} cannot write into table {self.table.name!r}: {error}{index}"
-            ) from error
+            told = f"sink {self.name!r} cannot write into table {self.table.name!r}: {error}"
+            if self.table.key and "ON CONFLICT" in str(error):
+                raise MissingIndexError(
+                    f"{told}. The table needs a unique index on ({', '.join(self.table.key)})"
+                ) from error
+            raise ConfigError(told) from error
+
+
+def check_table(table: object) -> str:
+    """The name of a table."""
+    if not isinstance(table, str) or not table or "\0" in table or _reserved(table):
+        raise ConfigError(f"table must be the name of a table, and not begin with sqlite_ or holdfast_: {table!r}")
+    return table
 
 
 def _reserved(table: str) -> bool:

@@ -40,7 +40,9 @@ _SCHEMA = "sources/{}.json"
 class Builder:
     """Builds what one job file describes; errors point at the place in the file."""
 
-    def __init__(self, described: Described) -> None:
+    def __init__(self, described: Described, *, keep: bool = True) -> None:
+        """Without `keep`, a schema that is inferred is not written into the checkpoint location."""
+        self._keep = keep
         self.job: Any = described.job
         self._document, self._secrets = described.document, described.secrets
         self._folder = Path(described.document.path).resolve().parent
@@ -134,6 +136,8 @@ class Builder:
             if not inferred.fields:
                 told = f"the schema of {files.path} cannot be inferred, there is nothing in it: {advice}"
                 raise ConfigError(told) from None
+            if not self._keep:
+                return inferred
             body = {"path": files.path, "schema": inferred.jsonValue()}
             storage.create(file, records.encode("source-schema", records.new_nonce(), body))
             data = storage.read(file)

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from holdfast.checkpoint.history import CheckpointStats, checkpoints
 from holdfast.errors import StorageError
+from holdfast.metrics import source_lag
 from holdfast.pipeline.secrets import Secrets
 from holdfast.spark.query import HoldfastQuery
 from holdfast.spark.stream import HoldfastWriter
@@ -33,7 +34,7 @@ class Facts:
         coordinator = None if query.live is None else query.live.coordinator
         self.rows_in = float(progress.get("inputRowsPerSecond") or 0.0)
         self.rows_out = float(progress.get("processedRowsPerSecond") or 0.0)
-        self.lag = _lag(progress)
+        self.lag = source_lag(progress)
         try:
             # One more than is shown: the newest may just have begun.
             self.last = checkpoints(location, last=_SHOWN + 1)
@@ -44,13 +45,6 @@ class Facts:
         self.pending = 0 if coordinator is None else len(coordinator.pending)
         deliveries = [] if coordinator is None else coordinator.deliveries
         self.sinks = [(d.sink.name, d.standing) for d in deliveries]
-
-
-def _lag(progress: Mapping[str, Any]) -> int | None:
-    """Rows that wait in Kafka, where Spark tells."""
-    told = [s.get("metrics") or {} for s in progress.get("sources") or []]
-    rows = [metrics["maxOffsetsBehindLatest"] for metrics in told if "maxOffsetsBehindLatest" in metrics]
-    return sum(int(float(value)) for value in rows) if rows else None
 
 
 class View:

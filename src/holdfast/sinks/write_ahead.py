@@ -149,14 +149,33 @@ class WriteAheadSink(StagedSink):
         try:
             if run.take_over:
                 self.committer.take_over()
-            ledger = self.committer.progress()
-            if ledger is not None:
-                where = f"{self._marks} of sink {self.name!r}"
-                check_ledger(run, where, ledger, sink=self.name)
-                if not run.take_over:
-                    check_subtasks(run, where, self.name, self.committer.is_checkpoint_committed)
+            self._compare(run)
         finally:
             self.committer.close()
+
+    def compare_marks(self, run: Run) -> None:
+        """Refuse marks that are another location's, or not of this moment; where there are none, none is made."""
+        committer = copy.copy(self.committer)
+        committer.set_job_id(job_id(run.pipeline, run.lineage or "0" * 32))
+        committer.set_operator_id(operator_id(self.name))
+        if not committer.made:
+            check_ledger(run, f"{self._marks} of sink {self.name!r}", {}, sink=self.name)
+            return
+        sink = copy.copy(self)
+        sink.committer = committer
+        committer.open()
+        try:
+            sink._compare(run)
+        finally:
+            committer.close()
+
+    def _compare(self, run: Run) -> None:
+        ledger = self.committer.progress()
+        if ledger is not None:
+            where = f"{self._marks} of sink {self.name!r}"
+            check_ledger(run, where, ledger, sink=self.name)
+            if not run.take_over:
+                check_subtasks(run, where, self.name, self.committer.is_checkpoint_committed)
 
     def shared_paths(self, location: str) -> Sequence[str]:
         """See TwoPhaseCommitSink; marks are written in tasks and read by the driver."""

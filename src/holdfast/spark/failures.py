@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import StreamingQueryException
 
 from holdfast import errors
@@ -31,6 +32,27 @@ class QueryFailedError(EngineError, StreamingQueryException):
     def __str__(self) -> str:
         """The reason, without Spark's stack traces, which are in the cause."""
         return self._message
+
+
+class SparkGoneError(EngineError):
+    """Spark's Java process has ended under a query."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Spark's Java process has ended: a crash, or the system killed it for its memory. Start the query again, "
+            "with more memory if that was it (spark.driver.memory): what was decided is delivered first"
+        )
+
+
+@contextmanager
+def asking_spark() -> Iterator[None]:
+    """A call into Spark; an error of Spark's own goes up as it is."""
+    try:
+        yield
+    except Py4JJavaError:
+        raise
+    except (Py4JError, ConnectionError) as error:
+        raise SparkGoneError from error
 
 
 class StoppedError(Exception):

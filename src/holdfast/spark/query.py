@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.errors import HoldfastError
-from holdfast.spark.failures import failure_of
+from holdfast.spark.failures import SparkGoneError, asking_spark, failure_of
 from holdfast.spark.running import RunningQuery
 
 logger = logging.getLogger("holdfast")
@@ -24,10 +25,24 @@ class HoldfastQuery(StreamingQuery):
 
     live: RunningQuery | None = None
 
+    @property
+    def isActive(self) -> bool:
+        """See StreamingQuery; without its Java process nothing is."""
+        try:
+            with asking_spark():
+                return bool(super().isActive)
+        except SparkGoneError:
+            return False
+
     def exception(self) -> StreamingQueryException | None:
         """See StreamingQuery; its cause is the HoldfastError."""
-        found = super().exception()
-        failure = None if self.live is None else self.live.failure
+        try:
+            with asking_spark():
+                found = super().exception()
+        except SparkGoneError:
+            self._finish()
+            found = None
+        failure = self._known
         if failure is None or isinstance(failure, StreamingQueryException):
             return failure or found
         told = StreamingQueryException(f"{type(failure).__name__}: {failure}")
@@ -37,10 +52,14 @@ class HoldfastQuery(StreamingQuery):
     def awaitTermination(self, timeout: int | None = None) -> bool | None:
         """See StreamingQuery; raises the HoldfastError that ended the query."""
         try:
-            ended = super().awaitTermination(timeout)
+            with asking_spark():
+                ended = super().awaitTermination(timeout)
         except StreamingQueryException as error:
             self._finish()
             raise self._failure(error) from error
+        except SparkGoneError as error:
+            self._finish()
+            raise self._known or error from error.__cause__
         if ended is not False:
             self._finish()
             if self.live is not None and self.live.failure is not None:
@@ -50,9 +69,13 @@ class HoldfastQuery(StreamingQuery):
     def processAllAvailable(self) -> None:
         """See StreamingQuery; also waits until sinks that may not lag have committed it."""
         try:
-            super().processAllAvailable()
+            with asking_spark():
+                super().processAllAvailable()
         except StreamingQueryException as error:
             raise self._failure(error) from error
+        except SparkGoneError as error:
+            self._finish()
+            raise self._known or error from error.__cause__
         live = self.live
         if live is not None and live.coordinator is not None:
             live.coordinator.drain(live.drain_timeout, only_prompt=True)
@@ -64,13 +87,14 @@ class HoldfastQuery(StreamingQuery):
         """
         began, live = time.monotonic(), self.live
         if live is None or not self.isActive:
-            super().stop()
+            self._stop()
             self._finish()
             return
         live.stopping = True
         if not now:
-            self._wait_for_checkpoint(live, began + min(CURRENT, timeout))
-        super().stop()
+            with suppress(SparkGoneError):
+                self._wait_for_checkpoint(live, began + min(CURRENT, timeout))
+        self._stop()
         spent = time.monotonic() - began
         live.finish(0.0 if now else max(0.0, min(live.drain_timeout, timeout - spent - _LAST_WORDS)))
         if live.failure is not None and not now:
@@ -78,15 +102,23 @@ class HoldfastQuery(StreamingQuery):
 
     def _wait_for_checkpoint(self, live: RunningQuery, deadline: float) -> None:
         while time.monotonic() < deadline and self.isActive and not live.at_gate:
-            if not live.in_batch and not self.status["isTriggerActive"]:
-                return
+            with asking_spark():
+                if not live.in_batch and not self.status["isTriggerActive"]:
+                    return
             time.sleep(0.02)
+
+    def _stop(self) -> None:
+        with suppress(SparkGoneError), asking_spark():  # then nothing runs any more, which is what was wanted
+            super().stop()
 
     def _finish(self) -> None:
         if self.live is not None:
             self.live.finish(self.live.drain_timeout)
 
+    @property
+    def _known(self) -> HoldfastError | None:
+        return None if self.live is None else self.live.failure
+
     def _failure(self, error: StreamingQueryException) -> HoldfastError:
         """What the run itself knows, else what Spark says."""
-        known = self.live.failure if self.live is not None else None
-        return known or failure_of(str(error))
+        return self._known or failure_of(str(error))

@@ -6,6 +6,8 @@ that rows are taken from. Each sink's lane then says in which columns its rows a
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +48,22 @@ def routed(df: DataFrame, routes: Sequence[Route]) -> Routed:
     kept = columns.droppable and len(used) < columns.count
     places = sorted(used) if kept else list(range(columns.count))
     frame = df.select(*(columns.of(place) for place in places)) if kept else df.select("*", *columns.added)
-    return Routed(frame, sinks, {name: columns.moved(lane, places) for name, lane in lanes.items()})
+    moved = {name: columns.moved(lane, places) for name, lane in lanes.items()}
+    return Routed(_wanted(frame, list(moved.values())), sinks, moved)
+
+
+def _wanted(frame: DataFrame, lanes: Sequence[Lane]) -> DataFrame:
+    """Without the rows that no route takes: they need not leave the JVM."""
+    names = frame.columns
+    places = {lane.where for lane in lanes}
+    if None in places or len({name.lower() for name in names}) < len(names):
+        return frame
+    conditions = [f.col(_quoted(names[place])) for place in sorted(p for p in places if p is not None)]
+    return frame.where(functools.reduce(operator.or_, conditions))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _asks(sink: TwoPhaseCommitSink) -> bool:
@@ -99,7 +116,7 @@ class _Columns:
         """The column at a place."""
         if place >= len(self.own):
             return self.added[place - len(self.own)]
-        return f.col("`" + self.own[place][1].replace("`", "``") + "`")
+        return f.col(_quoted(self.own[place][1]))
 
     def used(self, lane: Lane) -> list[int]:
         """The places that a lane needs."""

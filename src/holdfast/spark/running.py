@@ -17,7 +17,8 @@ from holdfast.checkpoint.pulse import Pulse
 from holdfast.errors import CheckpointInUseError, EngineError, HoldfastError, StorageError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark import private
-from holdfast.spark.failures import StoppedError, failure_of
+from holdfast.spark.failures import SparkGoneError, StoppedError, failure_of
+from holdfast.spark.progress import states_of
 
 logger = logging.getLogger("holdfast")
 #: seconds between two looks at what may be due while no batch comes
@@ -46,6 +47,8 @@ class RunningQuery:
         self._deadline = math.inf
         #: sinks whose loop was still busy with its endpoint when the query had ended
         self.stuck: list[str] = []
+        #: the last batch whose state's size the history knows
+        self._told_state = -1
         #: why the query failed, or why its end is no good one
         self.failure: HoldfastError | None = None
         #: a batch is under way; somebody stops the query; the next batch waits for that
@@ -92,11 +95,22 @@ class RunningQuery:
                 except StorageError as error:
                     logger.warning("the query's sign of life could not be written: %s", error)
                 self._advance(False)
+                self._tell_state(coordinator)
                 next_tick = time.monotonic() + TICK
             if coordinator.failure is not None:
                 self._fail(coordinator.failure)
                 return
             time.sleep(LOOK)
+
+    def _tell_state(self, coordinator: Coordinator) -> None:
+        """Let the history know how large the query's state was after each batch; nobody depends on it."""
+        try:
+            found = states_of(self._query, self._told_state)
+            coordinator.keyed_state(found)
+        except (Py4JError, OSError, StorageError, KeyError, TypeError) as error:  # Spark is gone, or says it otherwise
+            logger.info("the state's size could not be written down: %s: %s", type(error).__name__, error)
+            return
+        self._told_state = max(found, default=self._told_state)
 
     def _fail(self, failure: HoldfastError) -> None:
         """End the query with an exception in Spark's eyes too.
@@ -127,6 +141,7 @@ class RunningQuery:
             coordinator, self.coordinator = self.coordinator, None
             if coordinator is None:
                 return
+            self._tell_state(coordinator)
             problem = self._problem()
             self.failure = self.failure or coordinator.failure or problem
             if self.failure is None and not self._drained(coordinator):
@@ -167,8 +182,8 @@ class RunningQuery:
         try:
             told = None if self._query is None else private.failure_text(self._query)
             return None if told is None else failure_of(told)
-        except (Py4JError, OSError) as error:
-            return EngineError(f"Spark is gone: {type(error).__name__}: {error}")
+        except (Py4JError, OSError):
+            return SparkGoneError()
 
     def gate(self, pause: Callable[[], None]) -> None:
         """Before a batch: while somebody stops the query, begin nothing; `pause` ends with Spark's interrupt."""

@@ -29,6 +29,7 @@ from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Committable
 from holdfast.core.repair import Replayed
 from holdfast.core.retry import Retry
+from holdfast.sinks.fan import fanned
 from holdfast.sinks.lanes import WHOLE, Lanes
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
@@ -173,12 +174,12 @@ class LocalQuery:
 
     def start(self, sinks: Sequence[TwoPhaseCommitSink]) -> LocalRun:
         """A new driver: it claims, fences and recovers. An older one that was not closed is a crashed or paused one."""
-        log = CheckpointLog(self.storage, self.pipeline)
+        log, sinks = CheckpointLog(self.storage, self.pipeline), [fanned(sink) for sink in sinks]
         clock = Clock()
         retry = Retry(for_="10s", first_wait="1s", longest_wait="5s")
         coordinator = Coordinator(log, sinks, PickledTasks(), retry=retry, clock=clock, loops=Inline(clock.skip))
         info = coordinator.start(lambda: EnginePosition(self.planned, self.committed), self.schema)
-        return LocalRun(self, coordinator, list(sinks), info, clock)
+        return LocalRun(self, coordinator, sinks, info, clock)
 
 
 class LocalRun:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from holdfast.checkpoint.ports import Run, Tasks
 from holdfast.committers.base import CheckpointCommitter
 from holdfast.committers.cassandra import CassandraCheckpointCommitter
-from holdfast.committers.cassandra_client import borrow, close_idle
+from holdfast.committers.cassandra_client import Client, borrow, close_idle
 from holdfast.committers.cassandra_settings import check_choice, check_identifier, make_settings
 from holdfast.connectors.cassandra.deletes import Graves, prepare_graves
 from holdfast.connectors.cassandra.limits import Limits, read_limits
@@ -28,6 +28,7 @@ from holdfast.sinks import wal
 from holdfast.sinks.deletes import check_delete_when, split, without
 from holdfast.sinks.keys import FindDuplicates, LastRows, only
 from holdfast.sinks.order import check_order_by
+from holdfast.sinks.pattern import MAX_TARGETS, check_max_targets, parse_pattern
 from holdfast.sinks.schema_change import (
     DISCARD,
     FREEZE,
@@ -55,7 +56,8 @@ class CassandraSink(WriteAheadSink):
 
     Of two rows of one key the one with the larger `order_by` wins: then the stored row is read before one is sent.
     Without `order_by` the later checkpoint wins, and two rows of one key in one checkpoint are an error, raised before
-    anything is decided. Rows for which `delete_when` is true delete the row of their key.
+    anything is decided. Rows for which `delete_when` is true delete the row of their key. `table` may be a pattern over
+    columns, such as "orders_{country}": then there is a table for each value, at most `max_targets` of them.
     """
 
     def __init__(
@@ -79,13 +81,17 @@ class CassandraSink(WriteAheadSink):
         tls: bool | Mapping[str, Any] = False,
         local_dc: str | None = None,
         timeout: float = 10.0,
+        max_targets: int = MAX_TARGETS,
         name: str | None = None,
         max_pending: int | None = 1000,
         max_pending_bytes: int | None = 10 * 1024**3,
     ) -> None:
         self.settings = make_settings(contact_points, port, username, password, tls, local_dc, timeout)
         self.keyspace = check_identifier("keyspace", keyspace)
-        self.table_name = check_identifier("table", table)
+        self.pattern, self.max_targets = parse_pattern("table", table), check_max_targets(max_targets)
+        # The longest values are looked at in tasks; what stands around them is looked at here.
+        sample = table if self.pattern is None else self.pattern.fill(*("x" for _ in self.pattern.columns))
+        self.table_name = check_identifier("table", sample)
         if order_by is not None and (not isinstance(order_by, str) or not order_by):
             raise ConfigError(f"order_by must be the name of a column, or None, not {order_by!r}")
         if order_by is not None and consistency in CONSISTENCY and consistency not in READS:
@@ -116,6 +122,13 @@ class CassandraSink(WriteAheadSink):
         #: of the newest checkpoint, in milliseconds; the batch thread's, deliveries have their own in the handles
         self._timestamp = 0
 
+    def for_target(self, target: str) -> CassandraSink:
+        """See TwoPhaseCommitSink."""
+        made = copy.copy(self)
+        made.table_name, made.pattern = check_identifier("table", target), None
+        made.committer, made._table, made._timestamp = copy.copy(self.committer), None, 0
+        return made
+
     # -- on the driver ----------------------------------------------------------------------------------------------
 
     def open(self, run: Run) -> None:
@@ -123,16 +136,20 @@ class CassandraSink(WriteAheadSink):
         try:
             super().open(run)
             with borrow(self.settings, self._who) as client:
-                self._table = describe(client, self.keyspace, self.table_name)
                 self._limits = read_limits(client, self.max_mutation)
-                if run.schema is not None:
-                    schema = without(self.name, run.schema, self.delete_when)
-                    self._check_new(schema)
-                    self._check_columns(without_columns(schema, self.discards))
-                    if self.delete_when is not None and self.order_by is not None:
-                        self._graves = prepare_graves(client, self.table, self.order_by, self._keep)
+                self.find_table(client, run.schema)
+                if run.schema is not None and self.delete_when is not None and self.order_by is not None:
+                    self._graves = prepare_graves(client, self.table, self.order_by, self._keep)
         finally:
             close_idle()
+
+    def find_table(self, client: Client, schema: pa.Schema | None) -> None:
+        """Look at the table, and refuse rows that do not go into it; nothing is changed there."""
+        self._table = describe(client, self.keyspace, self.table_name)
+        if schema is not None:
+            own = without(self.name, schema, self.delete_when)
+            self._check_new(own)
+            self._check_columns(without_columns(own, self.discards))
 
     def _check_new(self, schema: pa.Schema) -> None:
         """Columns that the table does not have."""

@@ -15,6 +15,7 @@ from holdfast.connectors.postgres.table import Column, Index, Target, Upsert, ad
 from holdfast.connectors.postgres.trouble import said
 from holdfast.connectors.postgres.types import SqlType, column_type, created_type, wire
 from holdfast.errors import ConfigError
+from holdfast.sinks.order import MissingIndexError
 from holdfast.sinks.schema_change import DISCARD, EVOLVE, FREEZE, discarded, ways, without_columns
 
 _FIND = """
@@ -298,5 +299,7 @@ def _try(connection: Any, sink: str, target: Target, upsert: Upsert) -> None:
     except (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.OperationalError) as error:
         if error.sqlstate is None or error.sqlstate[:2] not in ("42", "0A"):
             raise
-        index = f". The table needs a unique index on ({', '.join(upsert.key)})" if error.sqlstate == "42P10" else ""
-        raise ConfigError(f"sink {sink!r} cannot write into table {target.name}: {said(error)}{index}") from error
+        told = f"sink {sink!r} cannot write into table {target.name}: {said(error)}"
+        if error.sqlstate == "42P10":
+            raise MissingIndexError(f"{told}. The table needs a unique index on ({', '.join(upsert.key)})") from error
+        raise ConfigError(told) from error

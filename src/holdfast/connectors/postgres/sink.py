@@ -27,6 +27,7 @@ from holdfast.errors import ConfigError, RowError, SinkError
 from holdfast.sinks.deletes import check_delete_when, without
 from holdfast.sinks.ledger import APPEND
 from holdfast.sinks.order import check_order_by
+from holdfast.sinks.pattern import MAX_TARGETS, check_max_targets, parse_pattern
 from holdfast.sinks.schema_change import DISCARD, EVOLVE, FREEZE, check_schema_change
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
@@ -42,7 +43,8 @@ class PostgresSink(TwoPhaseCommitSink):
     reader can see some subtasks of a checkpoint before the others. `mode="upsert"` works as `ledger` and replaces rows
     by `key`; of two rows of one key the one with the larger `order_by` wins, and without `order_by` two rows of one key
     in one checkpoint are an error, raised before anything is decided. Rows for which `delete_when` is true delete the
-    row of their key.
+    row of their key. `table` may be a pattern over columns, such as "orders_{country}" (not in mode "two-phase"): then
+    there is a table for each value, at most `max_targets` of them.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class PostgresSink(TwoPhaseCommitSink):
         create: bool = False,
         schema: str = "_holdfast",
         lock_timeout: float = 60.0,
+        max_targets: int = MAX_TARGETS,
         name: str | None = None,
     ) -> None:
         mode = "ledger" if mode == APPEND else mode
@@ -81,6 +84,12 @@ class PostgresSink(TwoPhaseCommitSink):
                 "before the decision that would add a column"
             )
         self.table = parse_table(table)
+        self.pattern, self.max_targets = parse_pattern("table", table), check_max_targets(max_targets)
+        if self.pattern is not None and mode == "two-phase":
+            raise ConfigError(
+                "table: a pattern over columns does not go with mode='two-phase': a transaction that the server lost "
+                "is written anew from the replay with the rows of all its tables. Give it mode='ledger' or 'upsert'"
+            )
         self.schema = check_identifier("schema", schema)
         self.mode, self.create = mode, bool(create)
         self.name = check_name("name", name or f"postgres-{self.table}"[:100])
@@ -89,8 +98,8 @@ class PostgresSink(TwoPhaseCommitSink):
         #: what the endpoint then lacks is taken from the replay, which Spark has only until the batch returns
         self.overlaps = mode != "two-phase"
         self.repairable = mode == "two-phase"
-        self._asked = Upsert(tuple(key), order_by)
-        self._upsert = self._asked
+        self.asked = Upsert(tuple(key), order_by)
+        self._upsert = self.asked
         self._target: Target | None = None
         self._stages: dict[bool, Stages] = {}
         self._place = Place(self.schema)
@@ -99,6 +108,13 @@ class PostgresSink(TwoPhaseCommitSink):
         #: whether what earlier versions left was looked for
         self._swept = False
         self._run: Run | None = None
+
+    def for_target(self, target: str) -> PostgresSink:
+        """See TwoPhaseCommitSink."""
+        made = copy.copy(self)
+        made.table, made.pattern = parse_table(target), None
+        made._stages, made._known = {}, {}
+        return made
 
     # -- on the driver ----------------------------------------------------------------------------------------------
 
@@ -145,9 +161,9 @@ class PostgresSink(TwoPhaseCommitSink):
         psycopg, _, _ = drivers()
         try:
             if self.create:
-                self._create_table(connection, create_statement(self.table, schema, self._asked.key))
+                self._create_table(connection, create_statement(self.table, schema, self.asked.key))
             self._target, self._upsert, self.discards = find_table(
-                connection, self.name, self.table, schema, self._asked, self.schema_change
+                connection, self.name, self.table, schema, self.asked, self.schema_change
             )
             if self.delete_when is not None:
                 self._upsert = deletes.prepare(
@@ -220,7 +236,7 @@ class PostgresSink(TwoPhaseCommitSink):
         sink = copy.copy(self)
         sink.mode, sink.repairable, sink.create = "two-phase", True, False
         sink.table, sink.schema = TableName(*told[0]["target"]), told[0]["schema"]
-        sink._asked = sink._upsert = Upsert()
+        sink.asked = sink._upsert = Upsert()
         sink.delete_when, sink.schema_change = None, FREEZE if self.schema_change == FREEZE else DISCARD
         assert self.run.schema is not None
         schema = without(self.name, self.run.schema, self.delete_when)
@@ -270,7 +286,7 @@ class PostgresSink(TwoPhaseCommitSink):
 
     def write(self, txn: Writer, batch: pa.RecordBatch) -> None:
         """See TwoPhaseCommitSink."""
-        for column in self._asked.key:
+        for column in self.asked.key:
             if batch.column(column).null_count:
                 raise RowError(
                     f"sink {self.name!r}: a row has no value in key column {column!r}; nothing would ever replace it. "
@@ -321,7 +337,7 @@ class PostgresSink(TwoPhaseCommitSink):
     def _check_columns(self, schema: pa.Schema | None) -> None:
         if schema is None:
             return
-        check_order_by(self.name, schema, self._asked.key, self._asked.order_by)
+        check_order_by(self.name, schema, self.asked.key, self.asked.order_by)
 
 
 def _kinds(committables: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
