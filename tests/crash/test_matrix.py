@@ -10,7 +10,6 @@ import pytest
 from tests.crash.cases import CASES, SINKS, work_for
 from tests.crash.scenarios import Case
 
-
 #: Several endpoints under one decision; each of them has a column of its own.
 TOGETHER = ("beside", "stores", "kafka-both", "kafka-three", "routes")
 
