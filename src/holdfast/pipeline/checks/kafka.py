@@ -66,7 +66,7 @@ def columns(situation: Situation, sink: KafkaSink) -> Iterator[Problem]:
     """The rows have the columns of a message."""
     schema = situation.schemas.get(sink.name)
     if schema is not None:
-        check_schema(schema, sink.target.topic)
+        check_schema(sink.sent(schema), sink.target.topic)
     yield from ()
 
 
