@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mutant import mutant
+from mutant_savepoints import SAVEPOINTS
 
 ORDERS, KILLS = "tests/unit/test_orders.py", "tests/unit/test_orders_kills.py"
 COMMITTERS, MARKS = "tests/unit/test_committers.py", "tests/unit/test_marks.py"
@@ -489,4 +490,4 @@ SHOWN = (
         FILES,
     ),
 )
-ROOMS = (*RESOLVE, *MARKS_KEPT, *EMBEDDED, *TAKEN_OVER, *ROUTES, *SET_ASIDE, *FLOORS, *SHOWN)
+ROOMS = (*RESOLVE, *MARKS_KEPT, *EMBEDDED, *TAKEN_OVER, *ROUTES, *SET_ASIDE, *FLOORS, *SHOWN, *SAVEPOINTS)

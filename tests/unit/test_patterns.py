@@ -15,6 +15,7 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint.bad_rows import Letters
 from holdfast.connectors.files.flush import flush
+from holdfast.connectors.kafka.producer.arrow import check_schema
 from holdfast.connectors.kafka.sink.options import with_topic
 from holdfast.errors import ConfigError, RestoredEndpointError, RowError
 from holdfast.pipeline.problems import read_job
@@ -383,6 +384,7 @@ class TestTopics:
             "topic": ["orders.de", "orders.f.r", "orders.de"],
         }
         assert with_topic(self.batch.schema, sink.pattern).names == ["value", "key", "topic"]
+        check_schema(sink.sent(self.batch.schema), sink.target.topic)  # what `holdfast check` asks
 
     def test_expressions_of_the_sink_keep_the_column(self) -> None:
         assert self.sink(value="to_json(struct(*))").own_columns == ("(to_json(struct(*))) AS value", "`country`")

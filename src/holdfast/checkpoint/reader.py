@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 from holdfast.checkpoint import records
 from holdfast.checkpoint.delivery import totals
 from holdfast.checkpoint.history import log_location
+from holdfast.checkpoint.limited import open_limited
 from holdfast.checkpoint.lineage import open_lineage
 from holdfast.checkpoint.log import CheckpointLog, commit_name
 from holdfast.checkpoint.ports import Run
 from holdfast.checkpoint.reports import report_of
 from holdfast.checkpoint.runs import Owner, RunInfo, newest_driver, owner_of, read_run
-from holdfast.checkpoint.storage import open_storage
 from holdfast.checkpoint.stuck import Finding, Standing, read_finding
 from holdfast.core.model import CheckpointId, fold
 from holdfast.core.recovery import complete_through, owed
@@ -48,8 +48,8 @@ class Damage:
 class LogReader(CheckpointLog):
     """A log that is only read, and that collects what is damaged instead of stopping at it."""
 
-    def __init__(self, checkpoint_location: str) -> None:
-        super().__init__(open_storage(log_location(checkpoint_location)), "")
+    def __init__(self, checkpoint_location: str, *, largest: int | None = None) -> None:
+        super().__init__(open_limited(log_location(checkpoint_location), largest), "")
         self.damaged: list[Damage] = []
 
     def identity(self) -> dict[str, Any]:
@@ -188,6 +188,22 @@ class LogReader(CheckpointLog):
                 if key not in found or found[key].get("id") == report.get("id"):
                     found[key] = report
         return tuple(found[key] for key in sorted(found))
+
+    def slots_folder(self, generation: int) -> str:
+        """Where a generation has its slots."""
+        return self._slots.folder(generation)
+
+    def committed_by(self, checkpoint_id: CheckpointId) -> dict[str, int]:
+        """Sink -> the generation that recorded its commit of a checkpoint."""
+        return dict(self._commits.get(checkpoint_id, {}))
+
+    def files_of(self, checkpoint_id: CheckpointId) -> list[str]:
+        """The records of one checkpoint, as names below the log: its slots in order, commits, findings, reports."""
+        slots = sorted(slot for slot, record in self._records.items() if record.checkpoint_id == checkpoint_id)
+        found = [self._slots.name(slot) for slot in slots]
+        for folder in ("commits", "lost", "reports"):
+            found += [f"{folder}/{n}" for n in self.storage.names(folder) if n.startswith(f"{checkpoint_id}.")]
+        return found
 
     def sink_names(self) -> set[str]:
         """Every sink that a kept record names."""

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from holdfast import __version__
 from holdfast.cli.check import check
+from holdfast.cli.dashboard import dashboard
 from holdfast.cli.dead_letters import app as dead_letters
 from holdfast.cli.demo import demo
 from holdfast.cli.flush import flush
@@ -23,6 +24,7 @@ from holdfast.cli.savepoint import app as savepoint
 from holdfast.cli.state import state
 from holdfast.cli.status import status
 from holdfast.cli.transactions import app as transactions
+from holdfast.cli.watch import watch
 
 _UsageError: Any = typer.BadParameter.__base__
 
@@ -63,6 +65,8 @@ app.command(epilog="Example: holdfast check job.yaml")(check)
 app.command(epilog="Example: holdfast run job.yaml --set trigger.available_now=true")(run)
 app.command(epilog="Example: holdfast schema > holdfast.schema.json")(schema)
 app.command(epilog="Example: holdfast status /data/checkpoints/totals --max-age 5m")(status)
+app.command(epilog="Example: holdfast watch /data/checkpoints/totals")(watch)
+app.command(epilog="Example: holdfast dashboard /data/checkpoints")(dashboard)
 app.command(epilog="Example: holdfast flush /data/checkpoints/totals")(flush)
 app.command(epilog="Example: holdfast history /data/checkpoints/totals --last 50")(history)
 app.command(epilog="Example: holdfast resolve /data/checkpoints/totals 17 --give-up")(resolve)

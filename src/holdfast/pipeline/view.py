@@ -10,20 +10,19 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live as Screen
-from rich.table import Table
 from rich.text import Text
 
-from holdfast.checkpoint.history import CheckpointStats, checkpoints
+from holdfast.checkpoint.history import checkpoints
 from holdfast.errors import StorageError
 from holdfast.metrics import source_lag
 from holdfast.pipeline.secrets import Secrets
+from holdfast.pipeline.table import SHOWN, checkpoint_line, checkpoint_table
 from holdfast.spark.query import HoldfastQuery
 from holdfast.spark.stream import HoldfastWriter
 
 logger = logging.getLogger("holdfast")
 #: seconds between two plain lines
 LINE_EVERY = 10.0
-_SHOWN = 8
 
 
 class Facts:
@@ -37,7 +36,7 @@ class Facts:
         self.lag = source_lag(progress)
         try:
             # One more than is shown: the newest may just have begun.
-            self.last = checkpoints(location, last=_SHOWN + 1)
+            self.last = checkpoints(location, last=SHOWN + 1)
         except StorageError as error:
             self.last = []
             logger.debug("the history cannot be read just now: %s", error)
@@ -99,7 +98,8 @@ class View:
         """A line about the newest checkpoint that is over, once."""
         if facts.finished and facts.finished[-1].checkpoint_id != self._told:
             self._told = facts.finished[-1].checkpoint_id
-            self.say(_line(facts))
+            last = facts.finished[-1]
+            self.say(checkpoint_line(last, facts.rows_out, lag=facts.lag, pending=facts.pending))
 
     def _table(self, facts: Facts) -> RenderableType:
         lag = "" if facts.lag is None else f"  lag {facts.lag:,} rows"
@@ -107,28 +107,9 @@ class View:
             f"{self._pipeline}  in {facts.rows_in:,.0f} rows/s  out {facts.rows_out:,.0f} rows/s{lag}"
             f"  pending {facts.pending}"
         )
-        table = Table("checkpoint", "status", "rows", "tasks", "decide", "commit", "notify")
-        for stats in reversed(facts.last):
-            table.add_row(str(stats.checkpoint_id), stats.status, f"{stats.rows:,}", *_phases(stats))
         troubles = [
             Text(self._secrets.hide(f"{name}: {standing.doing}: {standing.problem}"), style="yellow")
             for name, standing in facts.sinks
             if standing.problem
         ]
-        return Group(head, table, *troubles)
-
-
-def _phases(stats: CheckpointStats) -> list[str]:
-    return [
-        f"{stats.durations[name] * 1000:,.0f} ms" if name in stats.durations else ""
-        for name in ("tasks", "decide", "commit", "notify")
-    ]
-
-
-def _line(facts: Facts) -> str:
-    last = facts.finished[-1]
-    lag = "" if facts.lag is None else f", lag {facts.lag:,} rows"
-    pending = f", {facts.pending} pending" if facts.pending else ""
-    took = sum(last.durations.values()) * 1000
-    rate = f"{facts.rows_out:,.0f} rows/s"
-    return f"checkpoint {last.checkpoint_id}: {last.status}, {last.rows:,} rows in {took:,.0f} ms, {rate}{lag}{pending}"
+        return Group(head, checkpoint_table(facts.last), *troubles)

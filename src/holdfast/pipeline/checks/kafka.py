@@ -15,7 +15,7 @@ from holdfast.connectors.kafka.client.transactions import TransactionClient
 from holdfast.connectors.kafka.client.wire import Connection
 from holdfast.connectors.kafka.producer.arrow import check_schema
 from holdfast.connectors.kafka.sink import ids, marks
-from holdfast.connectors.kafka.sink.options import KafkaSink, with_topic
+from holdfast.connectors.kafka.sink.options import KafkaSink
 from holdfast.errors import ConfigError
 from holdfast.pipeline.checks.registry import Problem, check, fatal, warning
 from holdfast.pipeline.checks.situation import Situation
@@ -66,7 +66,7 @@ def columns(situation: Situation, sink: KafkaSink) -> Iterator[Problem]:
     """The rows have the columns of a message."""
     schema = situation.schemas.get(sink.name)
     if schema is not None:
-        check_schema(schema if sink.pattern is None else with_topic(schema, sink.pattern), sink.target.topic)
+        check_schema(sink.sent(schema), sink.target.topic)
     yield from ()
 
 

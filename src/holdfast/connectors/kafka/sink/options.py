@@ -117,6 +117,10 @@ class KafkaSink(TwoPhaseCommitSink):
         """Where it writes, as the options say."""
         return Target(self.name, self._servers, self._topic, self._config)
 
+    def sent(self, schema: pa.Schema) -> pa.Schema:
+        """The rows as they are sent: with a pattern, without what only the topic's name needs, and with the topic."""
+        return schema if self.pattern is None else with_topic(schema, self.pattern)
+
     def shared_paths(self, location: str) -> Sequence[str]:
         """See TwoPhaseCommitSink; `may_lag` says that rows go through the log."""
         return (location,) if self.may_lag else ()
@@ -126,7 +130,7 @@ class KafkaSink(TwoPhaseCommitSink):
     def open(self, run: Run) -> None:
         """Check the columns, the brokers and the ledger, and choose the way rows go."""
         if run.schema is not None:
-            check_schema(run.schema if self.pattern is None else with_topic(run.schema, self.pattern), self._topic)
+            check_schema(self.sent(run.schema), self._topic)
         self.close()
         target = self.target.as_it_is()
         delivery = self.delivery or run.delivery
