@@ -86,8 +86,8 @@ KERNEL = (
     mutant(
         "loops: a batch does not wait for a sink that may not lag",
         "checkpoint/coordinator.py",
-        "self._wait(lambda d: d.sink.may_lag or d.done_through(checkpoint_id - (1 if d.sink.overlaps else 0)))",
-        "self._raise_failure()",
+        "until(lambda d: d.sink.may_lag or d.done_through(checkpoint_id - (1 if d.sink.overlaps else 0)))",
+        "self._waiting.raise_failure()",
     ),
     mutant(
         "loops: a sink that overlaps may be many checkpoints behind",
@@ -128,12 +128,33 @@ KERNEL = (
         "record_finding(self._log, action, error)",
         "pass",
     ),
-    mutant("a loop's failure is not raised", "checkpoint/coordinator.py", "raise self.failure\n", "return\n"),
+    mutant("a loop's failure is not raised", "checkpoint/waiting.py", "raise self.failure\n", "return\n"),
     mutant(
         "the end of a bounded run does not drain",
         "checkpoint/coordinator.py",
-        "if not self._bounded:",
-        "if True:",
+        "if self._bounded:",
+        "if False:",
+    ),
+    mutant(
+        "take-over: what was sent and not recorded is sent again",
+        "checkpoint/sinkset.py",
+        "check_take_over(self._log, error)",
+        "pass",
+        "tests/unit/test_take_over.py",
+    ),
+    mutant(
+        "sweeps: a sink that may lag undoes work of its own generation beside tasks",
+        "checkpoint/sweeps.py",
+        "self._recover(sink, self._log.generation - 1)",
+        "self._recover(sink, self._log.generation)",
+        "tests/unit/test_hanging_sweeps.py",
+    ),
+    mutant(
+        "sweeps: tasks run beside one that hangs",
+        "checkpoint/coordinator.py",
+        "raise hanging from error",
+        "pass",
+        "tests/unit/test_hanging_sweeps.py",
     ),
     mutant("a ledger behind the log is accepted", "core/recovery.py", "return LedgerVerdict.BEHIND", "pass"),
     mutant(
@@ -193,7 +214,12 @@ WAYS_OUT = (
         "[committable.subtask] if committable.subtask in seen else []",
         "tests/unit/test_repair.py",
     ),
-    mutant("take-over: the old lineage stays", "checkpoint/sinkset.py", "self._log.replace_lineage()", "pass"),
+    mutant(
+        "take-over: the old lineage stays",
+        "checkpoint/sinkset.py",
+        "self._log.replace_lineage(error.ledger if isinstance(error, ForeignLineageError) else ())",
+        "pass",
+    ),
     mutant(
         "take-over: nothing is asked, every other location may take a name",
         "checkpoint/sinkset.py",

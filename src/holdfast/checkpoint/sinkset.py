@@ -11,6 +11,7 @@ from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.origin import Origin
 from holdfast.checkpoint.ports import Run, Sink
 from holdfast.checkpoint.records import check_plain
+from holdfast.checkpoint.refusals import check_take_over
 from holdfast.core.model import CheckpointId
 from holdfast.errors import ForeignLineageError, LineageError
 
@@ -39,14 +40,17 @@ class SinkSet:
             return self._open(schema, again, take_over=True)
         try:
             return self._open(schema, again, take_over=False)
-        except LineageError:
+        except LineageError as error:
             if not may_take_over:
                 if origin is None or origin.checkpoint_id != self._log.last_decided:
                     raise
                 self.close()
                 self._follow(origin, schema, again)
             self.close()
-            self._log.replace_lineage()
+            if self._delivery == "exactly-once":
+                check_take_over(self._log, error)
+            # Their late tasks may prepare more, which nobody else undoes.
+            self._log.replace_lineage(error.ledger if isinstance(error, ForeignLineageError) else ())
             return self._open(schema, again, take_over=True)
 
     def _follow(self, origin: Origin, schema: Any, again: Again) -> None:
@@ -65,7 +69,7 @@ class SinkSet:
         log, mode = self._log, self._delivery
         return Run(
             log.pipeline, log.lineage, log.generation, log.storage.url, mode, log.last_decided, take_over,
-            None if isinstance(schema, Mapping) else schema, log.committed(), self._may_take_over,
+            None if isinstance(schema, Mapping) else schema, log.committed(), log.set_aside, self._may_take_over,
         )  # fmt: skip
 
     def _open_one(self, sink: Sink, run: Run, schema: Any, again: Again) -> None:
@@ -82,17 +86,24 @@ class SinkSet:
         self._restore_state(again)
         return run
 
-    def close(self, stuck: Collection[str] = ()) -> None:
-        """Close those that are open, the last one first, but none that is still busy with its endpoint."""
+    def close(self, stuck: Collection[str] = (), close: Callable[[Sink], bool] | None = None) -> list[str]:
+        """Close those that are open, the last one first, but none that is still busy with its endpoint.
+
+        `close` says whether one has closed; the names of those that have not.
+        """
         opened, self.opened = self.opened, []
-        errors = []
+        errors, hanging = [], []
         for sink in reversed([sink for sink in opened if sink.name not in stuck]):
             try:
-                sink.close()
+                if close is None:
+                    sink.close()
+                elif not close(sink):
+                    hanging.append(sink.name)
             except Exception as error:  # noqa: BLE001  raised below, when all had their turn
                 errors.append(wrapped(sink, "close", error))
         if errors:
             raise errors[0]
+        return hanging
 
     @property
     def _saved(self) -> Mapping[str, Any]:

@@ -86,6 +86,10 @@ class StagedSink(TwoPhaseCommitSink):
         self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
     ) -> None:
         """See TwoPhaseCommitSink; the log is this location's own, so a take-over finds nothing of others here."""
+        self.sweep_log(generation, decided)
+
+    def sweep_log(self, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]) -> None:
+        """Remove files of the log that are not in `decided`, of this and older generations; touches no endpoint."""
         wal.sweep(open_storage(self.run.location), self.name, generation, decided)
 
     def forget_when_complete(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]]) -> None:

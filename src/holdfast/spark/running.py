@@ -146,7 +146,13 @@ class RunningQuery:
             self.failure = self.failure or coordinator.failure or problem
             if self.failure is None and not self._drained(coordinator):
                 self.failure = coordinator.failure or coordinator.undelivered()
-            self._close(coordinator)
+            try:
+                self._close(coordinator)
+            except Exception as error:  # whatever it is, this is no good end
+                logger.exception("the end of the query at %s failed", self.location)
+                self.failure = self.failure or EngineError(
+                    f"the end of the query failed: {type(error).__name__}: {error}"
+                )
             self._over = True
 
     def _drained(self, coordinator: Coordinator) -> bool:
@@ -161,13 +167,11 @@ class RunningQuery:
         for delivery in coordinator.deliveries:
             if not delivery.done_through(1 << 62):
                 delivery.cut_off()
-        try:
-            if self.failure is None:
+        if self.failure is None:
+            with self._blamed():
                 coordinator.finish(LAST_CALL)
+        with self._blamed():
             self.stuck = coordinator.close(LAST_CALL, sweep=self.in_batch or self.failure is not None)
-        except HoldfastError as error:
-            self.failure = self.failure or error
-            logger.warning("the end of the query at %s: %s: %s", self.location, type(error).__name__, error)
         if self.stuck:
             logger.warning("the query at %s has ended, but %s is still busy", self.location, ", ".join(self.stuck))
         try:
@@ -177,6 +181,15 @@ class RunningQuery:
             logger.warning("how the query ended could not be written: %s", error)
         self._advance(True)
 
+    @contextmanager
+    def _blamed(self) -> Iterator[None]:
+        """What goes wrong at the end is the query's failure, and keeps nobody from the next step."""
+        try:
+            yield
+        except HoldfastError as error:
+            self.failure = self.failure or error
+            logger.warning("the end of the query at %s: %s: %s", self.location, type(error).__name__, error)
+
     def _problem(self) -> HoldfastError | None:
         """Why Spark says that the query failed; None when it ended by itself or was stopped."""
         try:
@@ -184,6 +197,11 @@ class RunningQuery:
             return None if told is None else failure_of(told)
         except (Py4JError, OSError):
             return SparkGoneError()
+
+    def hurry(self) -> None:
+        """A batch that waits for an endpoint waits no longer."""
+        if self.coordinator is not None:
+            self.coordinator.hurry()
 
     def gate(self, pause: Callable[[], None]) -> None:
         """Before a batch: while somebody stops the query, begin nothing; `pause` ends with Spark's interrupt."""

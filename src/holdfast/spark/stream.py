@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.history import engine_position, log_location
 from holdfast.checkpoint.log import HISTORY_RETAIN, CheckpointLog
 from holdfast.checkpoint.ports import EnginePosition
+from holdfast.checkpoint.prepare import undone
 from holdfast.checkpoint.pulse import Pulse
 from holdfast.checkpoint.storage import open_storage
 from holdfast.core.naming import check_name
@@ -203,8 +205,8 @@ class HoldfastWriter(DataStreamWriter):
                 super().foreachBatch(run)
                 query = super().start(**kwargs)
             except BaseException as error:
-                pulse.end(coordinator.deliveries, error)
-                coordinator.close(LAST_CALL)
+                ended = partial(pulse.end, coordinator.deliveries, error)
+                undone([ended, lambda: coordinator.close(LAST_CALL)], error)
                 raise
             if not isinstance(query, HoldfastQuery):  # Spark no longer asks _sq for the kind of query
                 query = HoldfastQuery(private.java_query(query))
@@ -264,7 +266,7 @@ def _start(
         coordinator.start(position, schemas)
     except HoldfastError as error:
         if coordinator.claimed:
-            pulse.end(coordinator.deliveries, error)
+            undone([partial(pulse.end, coordinator.deliveries, error)], error)
         raise
     pulse.beat(coordinator.deliveries, now=True)
     pulse.prune()

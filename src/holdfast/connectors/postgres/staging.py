@@ -175,7 +175,7 @@ def sweep(connection: Any, ledger: Ledger, run: Run, generation: int, kept: Coll
         task = parse_token(token)
         if task is None or part in kept:
             continue
-        if task.generation <= generation if task.lineage == run.lineage else run.take_over:
+        if task.generation <= generation if task.lineage == run.lineage else run.takes_from(task.lineage):
             undecided.append(part)
     if undecided:
         forget(connection, ledger.schema, undecided)

@@ -163,5 +163,5 @@ def driver(situation: Situation) -> Iterator[Problem]:
 def backlog(situation: Situation) -> Iterator[Problem]:
     """No sink has as much undelivered as it allows."""
     if situation.place.used:
-        for name, (_, much) in refusals.full_backlogs(situation.place.log, situation.sinks).items():
-            yield warning(f"sink {name!r} has {much}")
+        for name, full in refusals.full_backlogs(situation.place.log, situation.sinks).items():
+            yield warning(f"sink {name!r} has {full.much}")

@@ -191,6 +191,10 @@ class KafkaSink(TwoPhaseCommitSink):
                 self._of(mode).recover(pipeline, generation, kinds.get(mode, {}))
         self._swept = True
 
+    def sweep_log(self, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]) -> None:
+        """Remove what tasks have left in the write-ahead log; touches no broker."""
+        self._of("write-ahead").sweep_log(generation, _by_kind(decided).get("write-ahead", {}))  # type: ignore[attr-defined]
+
     def still_prepared(self, committables: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """See TwoPhaseCommitSink."""
         return self._chosen.still_prepared(committables)
