@@ -55,9 +55,9 @@ matrix: setup  ## the whole fault matrix, and its table; RESULTS=FILE to go on l
 	@$(RUN)/python -m tests.prepare
 	@$(RUN)/python -m tests.crash.matrix $(CASE) $(if $(RESULTS),--results $(RESULTS)) $(if $(SINKS),--sinks $(SINKS)) $(if $(MINUTES),--minutes $(MINUTES))
 
-mutants: setup  ## break the protocol on purpose; every break must be found by a test
+mutants: setup  ## break the protocol on purpose; every break must be found by a test; RESULTS=FILE to go on later
 	@$(RUN)/python -m tests.prepare
-	@$(RUN)/python scripts/mutants.py
+	@$(RUN)/python scripts/mutants.py $(if $(RESULTS),--results $(RESULTS))
 
 bench: bench-overhead bench-backlog bench-history bench-memory  ## all four benchmarks of the kernel
 

@@ -12,6 +12,7 @@ import holdfast as hf
 from holdfast.pipeline.checks.examine import findings
 from holdfast.pipeline.checks.registry import Level
 from holdfast.pipeline.checks.situation import Situation
+from holdfast.sinks.fan import fanned
 from tests.integration.checking import deliver, found, one, situation
 from tests.servers.kafka import free_port
 from tests.servers.postgres import PostgresServer, execute
@@ -56,6 +57,12 @@ def test_postgres_table(query, dsn: str) -> None:
     one(query(), "postgres-table", FATAL, "id is int64 in the DataFrame and smallint[] in the table")
     execute(dsn, "ALTER TABLE orders ALTER id TYPE bigint USING 1")
     one(query(), "postgres-table", OK)
+
+
+def test_of_tables_that_rows_name_only_the_server_is_checked(dsn: str, tmp_path: Path) -> None:
+    fan = fanned(hf.PostgresSink(dsn, "orders_{word}", name="orders"))
+    said = [f.check for f in findings(situation(tmp_path, fan), only="postgres")]
+    assert said == ["postgres-reach", "postgres-prepared-transactions", "postgres-rights"]
 
 
 def test_postgres_upsert_index(query, dsn: str) -> None:

@@ -14,10 +14,16 @@ from holdfast.errors import RESTART, HoldfastError, RecordError, SinkError, Stor
 from holdfast.pipeline.checks import cassandra, files, kafka, log, plan, postgres, spark
 from holdfast.pipeline.checks.registry import CHECKS, Check, Finding, Level, Problem, also
 from holdfast.pipeline.checks.situation import Situation
+from holdfast.sinks.fan import Fan
 from holdfast.spark.stream import HoldfastWriter, refuse_speculation
 
 #: who add their checks to the list by being imported
 SYSTEMS = (log, spark, plan, kafka, postgres, cassandra, files)
+#: of a sink whose table or folder each row names: what can be asked before there is a row
+OF_THE_SERVER = (
+    "postgres-reach", "postgres-prepared-transactions", "postgres-rights", "cassandra-reach", "cassandra-replication",
+    "sqlite-file",
+)  # fmt: skip
 #: seconds for all checks of one endpoint
 PATIENCE = 60.0
 
@@ -71,7 +77,12 @@ class _Group:
     """The checks of the pipeline or of one endpoint, in a thread: what hangs holds up no other, and not us."""
 
     def __init__(self, situation: Situation, subject: Any, only: str) -> None:
-        self._situation, self._subject, self._only = situation, subject, only
+        self._named_by_rows = isinstance(subject, Fan)
+        self._situation, self._subject, self._only = (
+            situation,
+            subject.template if self._named_by_rows else subject,
+            only,
+        )
         self._name: str = situation.pipeline if subject is None else subject.name
         self._found: list[Finding] = []
         self._doing = "log-store"
@@ -85,6 +96,8 @@ class _Group:
         try:
             self.read = self.read or self._read()
             for entry in _about(self._subject, self._only) if self.read else ():
+                if self._named_by_rows and entry.name not in OF_THE_SERVER:
+                    continue
                 self._doing = entry.name
                 done = _one(entry, self._name, partial(self._do, entry))
                 self._found = [*self._found, *done]
