@@ -401,13 +401,6 @@ FLOORS = (
         FLOOR,
     ),
     mutant(
-        "floor: the oldest counts",
-        "checkpoint/slots.py",
-        "name = _floor_name(self._old_floors[-1])",
-        "name = _floor_name(self._old_floors[0])",
-        FLOOR,
-    ),
-    mutant(
         "slots: those of an earlier holdfast are looked for in folders it did not have",
         "checkpoint/slots.py",
         'str(claim.get("slots", FLAT))',
