@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Spark runs on the Java that setup found, whatever PATH says.
 RUN = JAVA_HOME="$$(cat .venv/java-home)" $(BIN)
 
-.PHONY: help setup demo lint test docs architecture contracts explore compat postgres-versions dist-check walk matrix mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files clean
+.PHONY: help setup demo lint test docs architecture contracts tables explore compat postgres-versions dist-check walk matrix mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files bench-routes clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
@@ -26,6 +26,9 @@ lint: setup  ## ruff, mypy and the layers of the architecture
 test: lint  ## lint, and every test but the whole fault matrix, side by side
 	@$(RUN)/python -m tests.prepare
 	$(RUN)/pytest --durations=15 -n $$(( $$(nproc) + 1 )) --maxprocesses 4 --dist loadgroup
+
+tables: setup  ## write the tables of options and metrics into the docs
+	@$(BIN)/python -m scripts.tables
 
 explore: setup  ## the property tests with new examples, ten rounds; ROUNDS=2, SEED=7 and TESTS=tests/unit to choose
 	@$(RUN)/python -m tests.explore $(if $(SEED),--seed $(SEED),--rounds $(or $(ROUNDS),10)) $(TESTS)
@@ -54,13 +57,13 @@ dist-check: setup  ## wheel and sdist, each installed in an empty environment th
 walk: setup  ## the protocol under random schedules for an hour; SECONDS=60 SEED=7 to choose
 	$(BIN)/python -m tests.unit.model.walk --seconds $(or $(SECONDS),3600) $(if $(SEED),--seed $(SEED))
 
-matrix: setup  ## the whole fault matrix, and its table
+matrix: setup  ## the whole fault matrix, and its table; RESULTS=FILE to go on later, SINKS, CASE and MINUTES to choose
 	@$(RUN)/python -m tests.prepare
-	@$(RUN)/python -m tests.crash.matrix
+	@$(RUN)/python -m tests.crash.matrix $(CASE) $(if $(RESULTS),--results $(RESULTS)) $(if $(SINKS),--sinks $(SINKS)) $(if $(MINUTES),--minutes $(MINUTES))
 
-mutants: setup  ## break the protocol on purpose; every break must be found by a test
+mutants: setup  ## break the protocol on purpose; every break must be found by a test; RESULTS=FILE to go on later
 	@$(RUN)/python -m tests.prepare
-	@$(RUN)/python scripts/mutants.py
+	@$(RUN)/python scripts/mutants.py $(if $(RESULTS),--results $(RESULTS))
 
 bench: bench-overhead bench-backlog bench-history bench-memory  ## all four benchmarks of the kernel
 
@@ -81,6 +84,9 @@ bench-memory: setup  ## peak memory of the Python workers while 10 million rows 
 
 bench-files: setup  ## FileSink: what many buckets cost, and how large its records become
 	@$(RUN)/python -m bench.files
+
+bench-routes: setup  ## one stream into three routed sinks, against three queries and against sinks without routes
+	@$(RUN)/python -m bench.routes
 
 bench-postgres: setup  ## PostgresSink against Spark's own JDBC writer
 	@$(RUN)/python -m bench.postgres

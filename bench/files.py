@@ -12,7 +12,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ from bench.report import Bar, Report
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.loops import Inline
-from holdfast.checkpoint.ports import EnginePosition, LoopTasks, Run, SubtaskReport
+from holdfast.checkpoint.ports import EnginePosition, LoopTasks, SubtaskReport
 from holdfast.checkpoint.storage import open_storage
-from holdfast.sinks.subtask import make_task, write_subtask
+from holdfast.testing.local import LocalBatch
 
 SCHEMA = pa.schema([("id", pa.int64()), ("bucket", pa.string()), ("text", pa.string())])
 ARROW_ROWS, PARTITIONS = 10_000, 2
@@ -33,37 +33,18 @@ ARROW_ROWS, PARTITIONS = 10_000, 2
 RECORD_KB, TASK_SECONDS, MEMORY_MB = 64.0, 2.0, 400.0
 
 
-class Batch:
-    """A micro-batch without an engine."""
+class Batch(LocalBatch):
+    """A micro-batch without an engine, which measures its tasks."""
 
     def __init__(self, partitions: Sequence[Sequence[pa.RecordBatch]]) -> None:
-        self._partitions = partitions
+        super().__init__(partitions, travels=False)
         self.seconds = 0.0
 
-    def write(
-        self,
-        run: Run,
-        sinks: Sequence[Any],
-        checkpoint_id: int,
-        timestamp: int,
-        *,
-        only: Collection[int] | None = None,
-        repair: int = 0,
-        careful: bool = False,
-    ) -> list[SubtaskReport]:
+    def write(self, *args: Any, **options: Any) -> list[SubtaskReport]:
         start = time.perf_counter()
-        reports = []
-        for subtask, batches in enumerate(self._partitions):
-            tasks = [make_task(run, sink.name, checkpoint_id, subtask, 0, timestamp, repair) for sink in sinks]
-            reports.append(write_subtask(sinks, tasks, iter(batches)))
+        reports = super().write(*args, **options)
         self.seconds = time.perf_counter() - start
         return reports
-
-    def digests(self) -> list[Any]:
-        return []
-
-    def drain(self) -> None:
-        pass
 
 
 class Driver:

@@ -26,28 +26,15 @@ from bench.sinks import Drained, Nowhere
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.history import log_location
 from holdfast.checkpoint.log import CheckpointLog
-from holdfast.checkpoint.ports import EnginePosition, LoopTasks, Run, SubtaskReport
+from holdfast.checkpoint.ports import EnginePosition, LoopTasks
 from holdfast.checkpoint.storage import LocalStorage, Storage, open_storage
-from holdfast.sinks.subtask import make_task, write_subtask
+from holdfast.testing.local import LocalBatch
 
 FACTOR = 1.5
 ROWS = pa.RecordBatch.from_pydict({"value": list(range(10))})
 START, RUN, LIST = "start", "one more checkpoint", "hf.checkpoints(last=10)"
 AFTER, AFTER_SLOW = "start after starts", "start after starts, store of 20 ms"
 LATENCY = 0.02
-
-
-class OnePartition:
-    """A batch of ten rows in one partition."""
-
-    def write(
-        self, run: Run, sinks: Sequence[Any], checkpoint_id: int, timestamp: int, **options: Any
-    ) -> list[SubtaskReport]:
-        tasks = [make_task(run, sink.name, checkpoint_id, 0, checkpoint_id, timestamp) for sink in sinks]
-        return [write_subtask(sinks, tasks, [ROWS])]
-
-    def drain(self) -> None:
-        pass
 
 
 class Pipeline:
@@ -69,7 +56,7 @@ class Pipeline:
 
     def run(self, coordinator: Coordinator, count: int = 1) -> None:
         for checkpoint_id in range(self.done, self.done + count):
-            coordinator.run(checkpoint_id, OnePartition())
+            coordinator.run(checkpoint_id, LocalBatch([[ROWS]], travels=False))
             if checkpoint_id % 100 == 99:  # the write-ahead sink may lag, and is not measured
                 coordinator.drain(60.0)
         self.done += count

@@ -71,7 +71,7 @@ def copy(spark: SparkSession, frame: DataFrame, server: PostgresServer, location
     endpoint = Server(server.dsn(), 60.0)
     rows = PlanReader(spark)
     with endpoint.connect() as connection:
-        target, _ = find_table(connection, "copy", TableName(None, "target"), arrow_schema(frame), Upsert())
+        target, *_ = find_table(connection, "copy", TableName(None, "target"), arrow_schema(frame), Upsert())
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[str]:
         session = endpoint.session(plain=True)

@@ -1,11 +1,14 @@
 """`make mutants`: a suite that cannot fail is worth nothing.
 
 Switches off, one at a time, what the guarantee rests on (the fence, the ledger, the fsync, the decision, ...) in a copy
-of the source, and requires the tests to go red. The same tests must be green on an unchanged copy first.
+of the source, and requires the tests to go red. The same tests must be green on an unchanged copy first. With
+`--results FILE` outcomes are noted in a file, and what was noticed before is not tried again.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import re
 import shutil
@@ -15,7 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from mutant_list import MUTANTS, Mutant
+from mutant import Mutant
+from mutant_list import MUTANTS
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,30 +54,53 @@ def run_tests(source: Path, tests: tuple[str, ...]) -> tuple[bool, str]:
     return done.returncode == 0, done.stdout
 
 
+def arguments() -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser("scripts/mutants.py", description=__doc__)
+    parser.add_argument("part", nargs="*", help="only mutants whose name contains one of these")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="note outcomes here; skip what was noticed")
+    return parser.parse_args()
+
+
+def noticed_before(results: Path | None) -> set[str]:
+    """Mutants whose last line in the file says so."""
+    lines = results.read_text().splitlines() if results and results.exists() else []
+    last = {line["name"]: line["noticed"] for line in map(json.loads, lines)}
+    return {name for name, noticed in last.items() if noticed}
+
+
 def main() -> int:
     """Every mutant must be noticed; 1 when one survives."""
-    chosen = [m for m in MUTANTS if len(sys.argv) < 2 or sys.argv[1] in m.name]
+    options = arguments()
+    before = noticed_before(options.results)
+    wanted = [m for m in MUTANTS if not options.part or any(part in m.name for part in options.part)]
+    chosen = [m for m in wanted if m.name not in before]
     survivors = []
     with tempfile.TemporaryDirectory(prefix="holdfast-mutants-") as folder:
         plain = Path(folder, "plain")
         shutil.copytree(ROOT / "src", plain)
-        tests = tuple(sorted({test for mutant in chosen for test in mutant.tests}))
-        green, output = run_tests(plain, tests)
-        if not green:
-            print(output)
-            raise SystemExit("the tests are red without any mutant: repair that first")
-        print(f"unchanged: green ({len(tests)} selections)", flush=True)
+        green_before: set[tuple[str, ...]] = set()
         for number, mutant in enumerate(chosen):
+            if mutant.tests not in green_before:
+                green, output = run_tests(plain, mutant.tests)
+                if not green:
+                    print(output)
+                    raise SystemExit(f"{mutant.tests} are red without any mutant: repair that first")
+                green_before.add(mutant.tests)
             copy = Path(folder, str(number))
             shutil.copytree(ROOT / "src", copy)
             apply(copy, mutant)
             begin = time.monotonic()
             green, _ = run_tests(copy, mutant.tests)
-            verdict = "SURVIVED" if green else "noticed"
-            print(f"{verdict:9} {mutant.name} ({time.monotonic() - begin:.0f} s)", flush=True)
+            verdict, took = "SURVIVED" if green else "noticed", time.monotonic() - begin
+            print(f"{verdict:9} {mutant.name} ({took:.0f} s)", flush=True)
             if green:
                 survivors.append(mutant.name)
-    print(f"{len(chosen) - len(survivors)} passed, {len(survivors)} failed")
+            if options.results:
+                with options.results.open("a") as file:
+                    line = {"name": mutant.name, "noticed": not green, "seconds": round(took, 1)}
+                    file.write(json.dumps(line) + "\n")
+    print(f"{len(wanted) - len(survivors)} noticed ({len(wanted) - len(chosen)} of them before), {len(survivors)} not")
     return 1 if survivors else 0
 
 

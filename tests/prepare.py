@@ -3,16 +3,18 @@
 from holdfast.spark.jars import fetch_jars, kafka_jars
 from tests import class_archive
 from tests.servers.cassandra import CASSANDRA
+from tests.servers.chromium import binary as chromium
 from tests.servers.kafka import KAFKA
 from tests.servers.pgbouncer import binary as pgbouncer
 
 
 def main() -> None:
-    """Servers and Spark's connector as jars, Debian's pgbouncer, and Spark's classes as Java likes them best."""
+    """Servers and Spark's connector as jars, pgbouncer, Chromium, and Spark's classes as Java likes them best."""
     kafka_jars()
     for jars in (KAFKA, CASSANDRA):
         fetch_jars(jars)
     pgbouncer()
+    chromium()
     if class_archive.make() is None:
         print("this Java keeps no archive of classes: every Spark of the tests starts a few seconds later")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.checkpoint.history import CheckpointStats, checkpoints
     from holdfast.checkpoint.ports import Run, Tasks
+    from holdfast.checkpoint.savepoint_orders import savepoint
     from holdfast.committers.base import CheckpointCommitter
     from holdfast.committers.cassandra import CassandraCheckpointCommitter
     from holdfast.committers.file import FileCheckpointCommitter
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.connectors.files.sink import FileSink
     from holdfast.connectors.kafka.sink.options import KafkaSink
     from holdfast.connectors.kafka.source.start import StartFrom
+    from holdfast.connectors.kafka.source.whole import WholeCheckpoint, read_whole_checkpoints
     from holdfast.connectors.postgres.sink import PostgresSink
     from holdfast.connectors.sqlite import SqliteSink
     from holdfast.connectors.stdout import StdoutSink
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.sinks.route import route
     from holdfast.sinks.two_phase import TwoPhaseCommitSink
     from holdfast.sinks.write_ahead import WriteAheadSink
+    from holdfast.spark.debezium import from_debezium
     from holdfast.spark.kafka import read_kafka
     from holdfast.spark.session import session
     from holdfast.spark.stream import write_stream
@@ -63,12 +66,16 @@ __all__ = [
     "Tasks",
     "TimeBucket",
     "TwoPhaseCommitSink",
+    "WholeCheckpoint",
     "WriteAheadSink",
     "checkpoints",
     "current_task",
+    "from_debezium",
     "parse_token",
     "read_kafka",
+    "read_whole_checkpoints",
     "route",
+    "savepoint",
     "session",
     "write_stream",
 ]
@@ -98,12 +105,16 @@ _HOMES = {
     "Tasks": "holdfast.checkpoint.ports",
     "TimeBucket": "holdfast.connectors.files.buckets",
     "TwoPhaseCommitSink": "holdfast.sinks.two_phase",
+    "WholeCheckpoint": "holdfast.connectors.kafka.source.whole",
     "WriteAheadSink": "holdfast.sinks.write_ahead",
     "checkpoints": "holdfast.checkpoint.history",
     "current_task": "holdfast.sinks.channel",
+    "from_debezium": "holdfast.spark.debezium",
     "parse_token": "holdfast.core.naming",
     "read_kafka": "holdfast.spark.kafka",
+    "read_whole_checkpoints": "holdfast.connectors.kafka.source.whole",
     "route": "holdfast.sinks.route",
+    "savepoint": "holdfast.checkpoint.savepoint_orders",
     "session": "holdfast.spark.session",
     "write_stream": "holdfast.spark.stream",
 }

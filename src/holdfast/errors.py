@@ -13,6 +13,7 @@ HoldfastError                                 .action
 │   ├── ForeignLineageError         operator  ... from another checkpoint location
 │   ├── StaleCheckpointError        operator  ... from a later state of this checkpoint location
 │   └── RestoredEndpointError       operator  ... from an earlier state: it lacks checkpoints that were committed
+├── SavepointError                  operator  a savepoint could not be taken or started from, or a rewind not be done
 ├── SinkError                       restart   an endpoint failed or did not answer; names sink and address
 ├── NotPreparedError                restart   the endpoint dropped prepared work before the decision
 ├── CommitError                     restart   a decided checkpoint could not be committed; the restart retries it
@@ -23,6 +24,7 @@ HoldfastError                                 .action
 ├── BacklogFullError                operator  a write-ahead sink has more pending than allowed
 ├── RowError                        fix       the rows themselves cannot be delivered
 ├── EngineError                     restart   Spark itself, or code of the query that runs in Spark, failed
+├── RefusedError                    fix       `holdfast run` found something fatal before the start; names each finding
 └── InjectedFault                   restart   a fault point armed by a test fired
 ```
 
@@ -94,7 +96,14 @@ class LineageError(HoldfastError):
 
 
 class ForeignLineageError(LineageError):
-    """The endpoint's ledger belongs to another checkpoint location with the same pipeline name."""
+    """The endpoint's ledger belongs to another checkpoint location with the same pipeline name.
+
+    `ledger` is what it says: lineage -> last committed checkpoint.
+    """
+
+    def __init__(self, message: str, ledger: Mapping[str, int] | None = None) -> None:
+        super().__init__(message)
+        self.ledger = dict(ledger or {})
 
 
 class StaleCheckpointError(LineageError):
@@ -110,6 +119,12 @@ class RestoredEndpointError(LineageError):
     def __init__(self, message: str, behind: tuple[int, int] = (0, 0)) -> None:
         super().__init__(message)
         self.behind = behind
+
+
+class SavepointError(HoldfastError):
+    """A savepoint could not be taken or started from, or a rewind not be done; the pipeline is as it was."""
+
+    action = OPERATOR
 
 
 class SinkError(HoldfastError):
@@ -191,6 +206,15 @@ class EngineError(HoldfastError):
     def __init__(self, message: str, *, again: bool = False) -> None:
         super().__init__(message)
         self.again = again
+
+
+class RefusedError(HoldfastError):
+    """A check before the start found something fatal; the message names each with its remedy."""
+
+    def __init__(self, message: str, action: str = FIX) -> None:
+        super().__init__(message)
+        #: `operator` when a person has to decide and nothing has to be mended
+        self.action = action
 
 
 class InjectedFault(HoldfastError):

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from holdfast.core import faults
 from holdfast.testing.audit import AuditReport, audit
-from tests.crash.processes import end, wait_for
+from tests.crash import warm
+from tests.crash.processes import Driver, end, wait_for
 
 ROOT = Path(__file__).parents[2]
 FILES, ROWS = 3, 200
@@ -49,6 +52,8 @@ class Work:
         self.runs = 0
         #: run -> the fault that it was to run into
         self._armed: dict[int, str] = {}
+        #: run -> where its process may be another's, too
+        self._warm: dict[int, warm.WarmRun] = {}
         folder.mkdir(parents=True)
         self.make_input()
 
@@ -69,7 +74,7 @@ class Work:
         # Spark takes files in the order of their modification times.
         os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
 
-    def start(self, fault: str = "", **spec: Any) -> subprocess.Popen[bytes]:
+    def start(self, fault: str = "", **spec: Any) -> Driver:
         """Start a driver in a session of its own, so that its JVM and workers can be ended with it."""
         self.runs += 1
         self.once.mkdir()
@@ -78,9 +83,17 @@ class Work:
         env.pop(faults.VARIABLE, None)
         if fault:
             env[faults.VARIABLE] = self._armed[self.runs] = fault
-        command = [sys.executable, "-m", self.module, json.dumps(spec)]
-        with (self.folder / f"run-{self.runs}.log").open("wb") as log:
-            return subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True)
+        command, path = [sys.executable, "-m", self.module], self.folder / f"run-{self.runs}.log"
+        if warm.POOL is not None and self.module == Work.module and not {"conf", "master"} & set(spec):
+            kind = "kafka" if self.sink.startswith("kafka") else "plain"
+            before = {run.pid for run in self._warm.values()}
+            run = warm.POOL.start(kind, [*command, "--warm"], env, ROOT, path, spec, before)
+            self._warm[self.runs] = run
+            return run
+        with path.open("wb") as log:
+            return subprocess.Popen(
+                [*command, json.dumps(spec)], cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True
+            )
 
     def run(self, fault: str = "", *, timeout: float = 240, may_miss: bool = False, **spec: Any) -> int:
         """Run a driver to its end, whichever it is; nothing of it stays alive. Returns its exit code.
@@ -146,6 +159,9 @@ class Work:
 
     def printed(self, run: int | None = None) -> str:
         """All that a run printed, the last one by default."""
+        known = self._warm.get(run or self.runs)
+        if known is not None and known.returncode is None:
+            known.copy_log()
         return (self.folder / f"run-{run or self.runs}.log").read_text(errors="replace")
 
     def seen(self) -> dict[str, Any]:
@@ -189,6 +205,36 @@ class Work:
         """One report for each endpoint."""
         return [audit(map(input_row, self.sent()), self.received(table)) for table in TABLES[self.sink]]
 
+    def rows_sent(self) -> list[Any]:
+        """The rows that went in, as `held` gives them."""
+        return [input_row(number) for number in self.sent()]
+
+    def held(self) -> list[Counter[Any]]:
+        """What each endpoint holds now."""
+        return [Counter(self.received(table)) for table in TABLES[self.sink]]
+
+    def copy_endpoint(self) -> Callable[[], None]:
+        """Make a copy of the endpoint, with what a committer keeps beside it; returns what brings it back."""
+        copy = self.folder / "copy"
+        copy.mkdir()
+        database = self.folder / "out.db"
+        if database.exists():
+            with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(copy / "out.db")) as target:
+                source.backup(target)
+        folders = [path for path in self.folder.glob("endpoint*") if path.is_dir()]
+        for folder in folders:
+            shutil.copytree(folder, copy / folder.name)
+
+        def bring_back() -> None:
+            for path in (database, *self.folder.glob("out.db-*")):
+                path.unlink(missing_ok=True)
+            for folder in folders:
+                shutil.rmtree(folder)
+            for path in copy.iterdir():
+                path.rename(self.folder / path.name)
+
+        return bring_back
+
     def assert_clean(self, *, resent: int = 0) -> None:
         """Every row once with all its columns, nothing pending, nothing left behind, nothing sent twice.
 
@@ -222,6 +268,15 @@ class Work:
         """The sinks that have a commit record of a checkpoint."""
         files = (self.log_folder / "commits").glob(f"{checkpoint_id}.*.json")
         return {str(json.loads(path.read_text())["record"]["sink"]) for path in files}
+
+    def sinks_of(self, checkpoint_id: int) -> set[str]:
+        """The sinks a checkpoint was decided for; none as long as it is not."""
+        found = [record for record in self.records("decision") if record["checkpoint_id"] == checkpoint_id]
+        return set(found[0]["sinks"]) if found else set()
+
+    def is_complete(self, checkpoint_id: int) -> bool:
+        """Whether every sink has committed it."""
+        return self.committed_by(checkpoint_id) == self.sinks_of(checkpoint_id) != set()
 
     def records(self, kind: str) -> list[dict[str, Any]]:
         """The records of one kind, in the order of their slots."""

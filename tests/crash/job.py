@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import traceback
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 import holdfast as hf
+from holdfast.core import faults
 from tests.spark_conf import FAST
 
 SCHEMA = "id long, word string, at timestamp"
@@ -42,8 +45,12 @@ class FolderEndpoint(hf.WriteAheadSink):
         return True
 
 
-def make_sinks(kind: str, work: str) -> list[hf.TwoPhaseCommitSink]:
+def make_sinks(kind: str, work: str) -> list[Any]:
     """The sinks of one kind of run."""
+    if kind == "routes":
+        from tests.crash.routes_scenarios import routes
+
+        return routes(work)
     if kind == "sqlite":
         return [hf.SqliteSink(f"{work}/out.db", "orders"), hf.SqliteSink(f"{work}/out.db", "copy")]
     Path(work, "endpoint").mkdir(exist_ok=True)
@@ -52,8 +59,38 @@ def make_sinks(kind: str, work: str) -> list[hf.TwoPhaseCommitSink]:
 
 
 def main() -> None:
-    """Run the query over all input there is, then end."""
-    spec = json.loads(sys.argv[1])
+    """Run what is asked for, then end; with `--warm` and a pipe, run what the standard input says, line by line."""
+    if sys.argv[1] != "--warm":
+        run(json.loads(sys.argv[1]))
+        return
+    for line in sys.stdin:
+        told = json.loads(line)
+        arm(told["fault"])
+        code = b"0"
+        try:
+            run(told["spec"])
+        except Exception:  # noqa: BLE001  said as Python says it at the end of a process
+            code = b"1"
+            traceback.print_exc()
+        sys.stdout.flush()
+        os.write(int(sys.argv[2]), code)
+
+
+def arm(fault: dict[str, str]) -> None:
+    """Make this process, and the workers that Spark starts from now on, one that meets this fault and no other."""
+    from pyspark import SparkContext
+
+    faults._hits.clear()
+    context = SparkContext._active_spark_context
+    for name in (faults.VARIABLE, faults.ONCE):
+        for place in (os.environ, *([context.environment] if context is not None else [])):
+            place.pop(name, None)
+            if name in fault:
+                place[name] = fault[name]
+
+
+def run(spec: dict[str, Any]) -> None:
+    """Run the query over all input there is."""
     work = spec["work"]
     conf = {**FAST, "spark.master": spec.get("master", "local[2]")}
     kafka = spec["sink"].startswith("kafka")

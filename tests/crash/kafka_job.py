@@ -18,6 +18,8 @@ from holdfast.connectors.kafka.sink.two_phase import TwoPhase
 from holdfast.core import faults
 from holdfast.core.naming import Task
 
+TOGETHER = write_ahead.MAX_TRANSACTION_BYTES
+
 
 class Troubled(KafkaSink):
     """A sink whose tasks meet what executors and brokers can do to them."""
@@ -73,10 +75,9 @@ def read(spark: SparkSession, spec: Mapping[str, Any]) -> DataFrame:
 def sinks(spec: Mapping[str, Any]) -> list[hf.TwoPhaseCommitSink]:
     """One sink a topic."""
     made: list[hf.TwoPhaseCommitSink] = []
-    if len(spec["out"]) > 1:
-        # Beside two-phase each log file is published alone, so that some can be there without the others; by itself
-        # write-ahead publishes these few rows together.
-        write_ahead.MAX_TRANSACTION_BYTES = 1
+    # Beside two-phase each log file is published alone, so that some can be there without the others; by itself
+    # write-ahead publishes these few rows together.
+    write_ahead.MAX_TRANSACTION_BYTES = 1 if len(spec["out"]) > 1 else TOGETHER
     for mode, topic in spec["out"].items():
         sink = Troubled(spec["servers"], topic, mode=mode, config=spec.get("config", {}), name=mode)
         sink.sleepy = spec.get("sleepy", False)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import bisect
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from holdfast.connectors.kafka.client.transactions import TransactionClient, Tra
 from holdfast.core.naming import escape
 from holdfast.testing.audit import AuditReport, audit
 from tests.crash.harness import ROOT, Work
-from tests.crash.processes import wait_for
+from tests.crash.processes import Driver, wait_for
 from tests.servers.kafka import KafkaBroker
 from tests.servers.kafka_cluster import KafkaCluster
 
@@ -94,7 +96,7 @@ class KafkaWork(Work):
     def _settings(self) -> dict[str, Any]:
         return {"bootstrap.servers": self._servers.bootstrap, "log_level": 0}
 
-    def start(self, fault: str = "", **spec: Any) -> subprocess.Popen[bytes]:
+    def start(self, fault: str = "", **spec: Any) -> Driver:
         """See Work."""
         given = {
             "name": self.name,
@@ -182,6 +184,31 @@ class KafkaWork(Work):
     def audits(self) -> list[AuditReport]:
         """See Work."""
         return [audit(self.sent(), self.content(topic).values()) for topic in self.out.values()]
+
+    def rows_sent(self) -> list[Any]:
+        """See Work."""
+        return list(self.sent())
+
+    def held(self) -> list[Counter[Any]]:
+        """See Work."""
+        return [Counter(self.content(topic).values()) for topic in self.out.values()]
+
+    def copy_endpoint(self) -> Callable[[], None]:
+        """See Work; of the broker's disk. The consumer would see rows vanish when it comes back, so it ends here."""
+        self.close()
+        data = self.broker.folder / "data"
+        copy = self.broker.folder / f"copy-{self.name}"
+        self.broker.stop()
+        shutil.copytree(data, copy)
+        self.broker.start()
+
+        def bring_back() -> None:
+            self.broker.stop()
+            shutil.rmtree(data)
+            copy.rename(data)
+            self.broker.start()
+
+        return bring_back
 
     def content(self, topic: str) -> dict[tuple[int, int], int]:
         """{(partition, offset): id} as a new read-committed consumer finds it."""

@@ -10,9 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.crash import warm
 
-def end(process: subprocess.Popen[bytes]) -> None:
+#: A driver process, or a run of one that may wait for the next.
+Driver = subprocess.Popen[bytes] | warm.WarmRun
+
+
+def end(process: Driver) -> None:
     """End a driver and everything it started, by process group, and wait until all of it is gone."""
+    if isinstance(process, warm.WarmRun):
+        assert warm.POOL is not None
+        if process.poll() is not None and process.reusable:
+            warm.POOL.give_back(process)
+            return
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -21,6 +31,8 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
     for _ in range(200):
         if not _alive(process.pid):
+            if isinstance(process, warm.WarmRun) and warm.POOL is not None:
+                warm.POOL.forget(process)
             return
         time.sleep(0.05)
     raise AssertionError(f"process group {process.pid} does not end")
@@ -38,7 +50,7 @@ def _alive(group: int) -> bool:
     return False
 
 
-def wait_until_stopped(process: subprocess.Popen[bytes], timeout: float = 180) -> None:
+def wait_until_stopped(process: Driver, timeout: float = 180) -> None:
     """Wait until the driver has paused itself (state T)."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
@@ -63,7 +75,7 @@ def parent_of(process_id: int) -> int:
     return int(Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def stopped_children(process: subprocess.Popen[bytes]) -> list[int]:
+def stopped_children(process: Driver) -> list[int]:
     """Workers of this driver that have paused themselves; Spark puts them in a process group of their own."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable
@@ -53,6 +55,10 @@ class Store(ABC):
     def assert_nothing_left(self, name: str, checkpoints: int) -> None:
         """After a good end: nothing hidden, prepared or staged, and the marks where they belong."""
 
+    @abstractmethod
+    def copy(self, name: str) -> Callable[[], None]:
+        """Make a copy of all that is there of this pipeline; returns what brings it back."""
+
     def away(self, error: Exception) -> bool:
         """Whether this is what a reader meets while the server is away."""
         return False
@@ -88,6 +94,17 @@ class Files(Store):
     def expected(self, number: int) -> Any:
         """See Store."""
         return input_row(number) if self._column == "id" else number
+
+    def copy(self, name: str) -> Callable[[], None]:
+        """See Store."""
+        copy = self.folder.with_name("files-copy")
+        shutil.copytree(self.folder, copy)
+
+        def bring_back() -> None:
+            shutil.rmtree(self.folder)
+            copy.rename(self.folder)
+
+        return bring_back
 
     def parts(self) -> list[Path]:
         """Rows that are decided or not, and in no committed file."""
@@ -132,6 +149,22 @@ class Postgres(Store):
     def expected(self, number: int) -> Any:
         """See Store."""
         return input_row(number) if self._column == "id" else number
+
+    def copy(self, name: str) -> Callable[[], None]:
+        """See Store; of the whole database."""
+        server, _, database = self._dsn.rpartition("/")
+        others, copy = f"{server}/postgres", f"copy_{uuid.uuid4().hex[:8]}"
+        # What a killed driver had open ends a moment after it, and a database in use is not copied.
+        ended = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = %s"
+        execute(others, ended, database)
+        execute(others, f"CREATE DATABASE {copy} TEMPLATE {database}")
+
+        def bring_back() -> None:
+            execute(others, f"DROP DATABASE {database} WITH (FORCE)")
+            execute(others, f"CREATE DATABASE {database} TEMPLATE {copy}")
+            execute(others, f"DROP DATABASE {copy}")
+
+        return bring_back
 
     def prepared(self) -> list[str]:
         """Prepared transactions of this database."""
@@ -179,6 +212,28 @@ class Cassandra(Store):
     def expected(self, number: int) -> Any:
         """See Store."""
         return input_row(number)
+
+    def copy(self, name: str) -> Callable[[], None]:
+        """See Store; as a restored snapshot would be: rows and marks."""
+        there = set(self.received())
+        key = (name, operator_id(f"cassandra-crash-{self._table}"))
+        columns = "pipeline, operator_id, job_id, subtask, checkpoint_id"
+        marks = self._server.execute(
+            f"SELECT {columns} FROM crash.holdfast_committer WHERE pipeline = %s AND operator_id = %s", key
+        )
+
+        def bring_back() -> None:
+            later = ", ".join(str(number) for number in set(self.received()) - there)
+            self._server.execute(f"DELETE FROM crash.{self._table} WHERE id IN ({later})")
+            # Deleted marks would hide those that come back: a mark's write time is its checkpoint.
+            self._server.execute("TRUNCATE crash.holdfast_committer")
+            for mark in marks:
+                self._server.execute(
+                    f"INSERT INTO crash.holdfast_committer ({columns}) VALUES (%s, %s, %s, %s, %s) USING TIMESTAMP %s",
+                    (*mark.values(), mark["checkpoint_id"] + 1),
+                )
+
+        return bring_back
 
     def _rows(self) -> list[dict[str, Any]]:
         return self._server.execute(f"SELECT id, writetime(word) AS written FROM crash.{self._table}")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from holdfast.testing.audit import AuditReport, audit
 from tests.crash.harness import Work
+from tests.crash.processes import Driver
 from tests.crash.stores import Cassandra, Files, Postgres, Store
 from tests.crash.watch import Watch
 from tests.servers.postgres import execute
@@ -51,7 +52,7 @@ class StoresWork(Work):
             self._dsn = self.servers("postgres").new_database()
         return self._dsn
 
-    def start(self, fault: str = "", **spec: Any) -> subprocess.Popen[bytes]:
+    def start(self, fault: str = "", **spec: Any) -> Driver:
         """See Work."""
         stores = [(store.kind, store.options) for store in self.stores]
         return super().start(fault, name=self.name, stores=stores, **spec)
@@ -59,6 +60,22 @@ class StoresWork(Work):
     def audits(self) -> list[AuditReport]:
         """See Work."""
         return [audit([store.expected(number) for number in self.sent()], store.rows()) for store in self.stores]
+
+    def held(self) -> list[Counter[Any]]:
+        """See Work."""
+        return [Counter(store.rows()) for store in self.stores]
+
+    def copy_endpoint(self) -> Callable[[], None]:
+        """See Work; readers see rows vanish when it comes back, so they end here."""
+        for watch in self._watches:
+            watch.stop()
+        copies = [store.copy(self.name) for store in self.stores]
+
+        def bring_back() -> None:
+            for copy in copies:
+                copy()
+
+        return bring_back
 
     def assert_clean(self, *, resent: int = 0) -> None:
         """Every row once in every store, at all times; nothing pending, nothing left behind."""

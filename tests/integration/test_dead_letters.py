@@ -27,6 +27,7 @@ def run(spark: SparkSession, folder: Path, sinks: Any, dead: hf.DeadLetters | No
     writer.trigger(availableNow=True).start().awaitTermination()
 
 
+@pytest.mark.contract("R6")
 def test_refused_and_rejected_rows_are_letters_and_the_others_arrive_everywhere(
     spark: SparkSession, tmp_path: Path, kafka: KafkaBroker, topic: Callable[..., str]
 ) -> None:

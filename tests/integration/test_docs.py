@@ -30,7 +30,7 @@ ROWS = [
     for n in range(5)
 ]
 #: Pages whose snippets need a broker, and what they call it.
-BROKERS = {"kafka.md": ("broker:9092", "paid-orders"), "routes.md": ("localhost:9092", "orders")}
+BROKERS = {"kafka.md": ("broker:9092", ["paid-orders"]), "routes.md": ("localhost:9092", ["orders", "orders.de"])}
 
 
 class Page:
@@ -102,8 +102,9 @@ def run_page(spark, tmp_path, monkeypatch, request) -> Iterator[Callable[[Path],
         if page.name in BROKERS:
             kafka: KafkaBroker = request.getfixturevalue("kafka")
             admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-            server, topic = BROKERS[page.name]
-            admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
+            server, topics = BROKERS[page.name]
+            for done in admin.create_topics([NewTopic(topic, 1, 1) for topic in topics]).values():
+                done.result(30)
             replaced[server] = kafka.bootstrap
         made = Page(page, tmp_path, spark, replaced)
         made.run()
@@ -158,8 +159,10 @@ def test_operations_prints_the_checkpoints_of_a_pipeline_that_ran(run_page, spar
 
 def test_routes_give_each_sink_its_rows(run_page, kafka: KafkaBroker) -> None:
     made = run_page(DOCS / "routes.md")
-    assert len(made.queries) == 2
+    assert len(made.queries) == 3
     assert rows(made) == [(row["id"], row["amount"]) for row in ROWS]
+    assert len(consume(kafka, "orders.de")) == len(ROWS)
+    assert pq.read_table(made.folder / "data" / "by-country" / "de").num_rows == len(ROWS)
     files = pq.read_table(made.folder / "data" / "orders")
     assert sorted(files.column("id").to_pylist()) == [row["id"] for row in ROWS]
     assert sorted(row["key"] for row in consume(kafka, "orders")) == [row["customer"].encode() for row in ROWS]

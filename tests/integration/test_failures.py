@@ -97,6 +97,53 @@ def test_d2_endpoints_that_hang_delay_no_batch_no_other_sink_no_stop_and_no_othe
     assert ids(database) == list(range(50))
 
 
+class Held(hf.SqliteSink):
+    """The batch waits for it; while the file `hold` exists, the method whose name it holds hangs."""
+
+    overlaps = False
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder / "out.db"), "orders", name="held")
+        self.folder = str(folder)
+
+    def _hang(self, method: str) -> None:
+        hold = Path(self.folder, "hold")
+        while hold.exists() and hold.read_text() == method:
+            Path(self.folder, "held").touch()
+            time.sleep(0.05)
+
+    def recover(self, *args) -> None:  # type: ignore[no-untyped-def]
+        self._hang("recover")
+        super().recover(*args)
+
+    def commit(self, *args):  # type: ignore[no-untyped-def]
+        self._hang("commit")
+        return super().commit(*args)
+
+
+@pytest.mark.parametrize("method", ["recover", "commit"])
+def test_d2_a_stop_returns_although_the_batch_waits_for_an_endpoint_that_hangs(
+    spark, tmp_path, monkeypatch, method
+) -> None:
+    """Spark's stop waits for the batch, and its interrupt does not reach Python."""
+    monkeypatch.setattr("holdfast.spark.query.CURRENT", 1.0)
+    query = start(spark, tmp_path, Held(tmp_path))
+    add_file(tmp_path / "in", 0, range(10))
+    query.processAllAvailable()
+    (tmp_path / "hold").write_text(method)
+    add_file(tmp_path / "in", 1, range(10, 20))
+    until(lambda: (tmp_path / "held").exists())
+    began = time.monotonic()
+    with pytest.raises(errors.HoldfastError, match="sink 'held'"):
+        query.stop()
+    assert time.monotonic() - began < 30
+    assert query.exception() is not None and not query.isActive
+    (tmp_path / "hold").unlink()
+    again = start(spark, tmp_path, Held(tmp_path))
+    until(lambda: ids(tmp_path / "out.db") == list(range(20)))
+    again.stop()
+
+
 class Seen(StreamingQueryListener):
     """How queries ended, as Spark tells it."""
 

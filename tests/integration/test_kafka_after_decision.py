@@ -246,7 +246,11 @@ class TestTakeOver:
         assert values(kafka, name) == [b"a", b"b", b"stranger"]
         # The name of the old location came with its rows; the next start finds its own all the same.
         known = {"out": Committed(1, int(time.time() * 1000))}
+        options["set_aside"] = (first.run.lineage,)
         third = Local(hf.KafkaSink(kafka.bootstrap, name, name="out"), tmp_path / "b", committed=known, **options)
+        late = first.write(2, rows("late"), 2)
+        third.sink.recover(first.run.pipeline, 1, {})
+        assert third.sink.still_prepared(late) == [], "a later run knows whose name was taken"
         for local in (first, sealed, stranger, second, third):
             local.sink.close()
 

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 import holdfast as hf
 from holdfast import errors
+from holdfast.core.passes import PASSES, RING, TURNS
 from holdfast.spark import partitions, tasks
 from tests.integration.helpers import add_file, read_files
 
@@ -149,3 +150,35 @@ def test_what_the_query_raises_is_told_in_a_line_and_is_an_error_of_both_kinds(s
         deliver(read_files(spark, tmp_path / "in").mapInArrow(broken, "id long"), tmp_path)
     assert isinstance(it.value, errors.EngineError) and it.value.action == "restart"
     assert "KeyError: 'no such customer'" in str(hf.checkpoints(str(tmp_path / "checkpoint"))[-1].error)
+
+
+class Places(hf.IdempotentSink):
+    """Notes the places of the attempts."""
+
+    name = "places"
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def upsert(self, connection: None, batch: pa.RecordBatch) -> None:
+        task = hf.current_task()
+        Path(self.folder, f"{task.checkpoint_id}.{task.subtask}.{task.place}").touch()
+
+
+@pytest.mark.parametrize("shuffled", [False, True], ids=["one stage", "after a shuffle"])
+def test_p4_batches_without_failures_take_turns_with_two_numbers(spark, tmp_path, shuffled) -> None:
+    """Spark says of each stage that it was run once: else every batch would take new ones."""
+    for number in range(6):
+        add_file(tmp_path / "in", number, range(20))
+    (tmp_path / "places").mkdir()
+    frame = read_files(spark, tmp_path / "in")
+    sink = Places(tmp_path / "places")
+    writer = hf.write_stream(
+        frame.repartition(3) if shuffled else frame, sink, name="places", checkpoint_location=str(tmp_path / "ck")
+    )
+    writer.trigger(availableNow=True).start().awaitTermination()
+    found = [tuple(map(int, path.name.split("."))) for path in (tmp_path / "places").iterdir()]
+    passes = {checkpoint: place % PASSES for checkpoint, _, place in found}
+    assert len(passes) == 6 and {*passes.values()} == set(range(TURNS))
+    assert all(passes[n] != passes[n + 1] for n in range(5))
+    assert all(place // PASSES < RING for _, _, place in found), "each is the first try"

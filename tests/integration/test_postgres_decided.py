@@ -134,7 +134,7 @@ def test_a_committable_of_a_newer_version_is_not_touched(query: Query) -> None:
     run = query.start()
     (data,) = prepare(run, rows(1))
     with pytest.raises(ConfigError, match="prepared by a newer version of holdfast"):
-        run.sinks[0].commit(0, [{**data, "version": 4}], PickledTasks())
+        run.sinks[0].commit(0, [{**data, "version": 5}], PickledTasks())
     run.close()
     assert query.ids() == []
 
@@ -297,9 +297,10 @@ def test_rows_of_reads_every_type_and_leaves_out_what_is_gone(postgres: Postgres
 # -- a take-over, and a commit beside the next checkpoint -------------------------------------------------------------
 
 
+@pytest.mark.parametrize("later", [False, True], ids=["the run that takes over", "a later run"])
 @pytest.mark.parametrize("options", [LEDGER, TWO_PHASE], ids=["ledger", "two-phase"])
 def test_a_take_over_undoes_what_other_lineages_prepared_and_did_not_decide(
-    query: Query, tmp_path: Path, options: dict[str, Any]
+    query: Query, tmp_path: Path, options: dict[str, Any], later: bool
 ) -> None:
     other = Query(tmp_path / "other", query.dsn)
     run = other.start(**options)
@@ -308,7 +309,8 @@ def test_a_take_over_undoes_what_other_lineages_prepared_and_did_not_decide(
     foreign = Query(tmp_path / "foreign", query.dsn, name="not orders")
     theirs = prepare(foreign.start(**options), rows(4))
     taken = query.sink(**options)
-    info = replace(run.info, lineage=uuid.uuid4().hex, generation=0, take_over=True, last_decided=0)
+    over: dict[str, Any] = {"set_aside": (run.info.lineage,)} if later else {"take_over": True}
+    info = replace(run.info, lineage=uuid.uuid4().hex, generation=0, last_decided=0, **over)
     taken.open(info)
     taken.recover("orders", 0, {0: decided})
     kept = {c.get("gid") or c["part"] for c in [*decided, *theirs]}

@@ -85,6 +85,8 @@ def test_this_spark_has_every_interface(spark, rows, monkeypatch) -> None:
     private.pause(spark.sparkContext)
     assert "FileSource" in private.plan_text(read_files(spark, rows / "in"))
     assert private.submitted()["spark.app.name"] == "tests"
+    assert any(part.is_node for part in private.plan_parts(read_files(spark, rows / "in")))
+    assert "spark-core" in (private.class_origin(spark.sparkContext, "org.apache.spark.SparkContext") or "")
     assert hf.session("one that runs") is spark
     assert private.missed == set(), "a fallback does its work: see what changed"
     assert used | {"DataStreamWriter._sq"} == set(private.INTERFACES)
@@ -126,6 +128,13 @@ def test_without_hadoops_paths_a_scheme_is_asked_for(spark, rows, without) -> No
     with pytest.raises(ConfigError, match=f"file://{rows}/c"):
         deliver(spark, rows)
     assert deliver(spark, rows, f"file://{rows}/c") == list(range(80))
+
+
+def test_without_the_plan_or_its_jar_a_check_finds_nothing(spark, rows, without) -> None:
+    without("LogicalPlan.expressions")
+    assert private.plan_parts(read_files(spark, rows / "in").selectExpr("rand()")) == []
+    without("ClassLoader.loadClass")
+    assert private.class_origin(spark.sparkContext, "org.apache.spark.SparkContext") is None
 
 
 def test_without_an_interruptible_wait_it_is_a_plain_one(spark, without) -> None:

@@ -36,6 +36,7 @@ def stream(spark: SparkSession, tmp_path: Path) -> DataFrame:
     return read_files(spark, tmp_path / "in")
 
 
+@pytest.mark.contract("R6")
 def test_each_sink_gets_its_rows_and_columns_in_one_job(
     stream: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +109,7 @@ def test_routes_of_an_aggregation_are_over_its_result(stream: DataFrame, tmp_pat
     assert sorted(select(tmp_path / "out.db", "SELECT * FROM counts")) == [("w1", 40), ("w2", 40)]
 
 
+@pytest.mark.contract("R6")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -139,6 +141,7 @@ def test_a_schema_that_a_sink_cannot_take_is_that_of_its_own_columns(stream: Dat
         run(stream, hf.route(sink, select=["word"]), tmp_path)
 
 
+@pytest.mark.contract("R6")
 def test_kafka_and_files_of_one_stream(
     spark: SparkSession, stream: DataFrame, tmp_path: Path, kafka: KafkaBroker, topic: Callable[..., str]
 ) -> None:

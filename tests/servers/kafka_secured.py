@@ -81,7 +81,7 @@ class SecuredBroker(KafkaBroker):
         arguments = [self.bootstrap if word == "BROKER" else word for word in shlex.split(command)]
         assert arguments[0] == "kafka-acls.sh", command
         jars = ":".join(str(jar) for jar in fetch_jars(TOOLS))
-        java = self._java("-Xmx128m")
+        java = self._command("-Xmx128m")
         java[-1] = f"{java[-1]}:{jars}"
         done = subprocess.run(
             [*java, "-XX:TieredStopAtLevel=1", "org.apache.kafka.tools.AclCommand", *arguments[1:]],

@@ -382,6 +382,13 @@ def test_rule_15_a_file_that_is_gone_or_restored_is_not_taken_for_one_that_knows
         assert committer.progress() == {}
 
 
+def test_a_mark_that_sqlite_has_acknowledged_is_on_the_disk(tmp_path: Path) -> None:
+    committer = SqlCheckpointCommitter(f"sqlite:///{tmp_path}/marks.db")
+    committer.open()
+    assert committer._connection.execute("PRAGMA synchronous").fetchone() == (2,), "FULL"
+    committer.close()
+
+
 def test_no_error_of_sqlite_leaves(tmp_path: Path) -> None:
     (tmp_path / "a.db").write_bytes(b"this is no database, and long enough to be one" * 100)
     committer = SqlCheckpointCommitter(f"sqlite:///{tmp_path}/a.db")

@@ -71,7 +71,7 @@ def test_w6_a_full_backlog_that_is_being_delivered_is_waited_for_and_one_that_ha
     engine.run(1, [1])
     endpoint.down = None
     if hangs:
-        monkeypatch.setattr("holdfast.checkpoint.coordinator.BACKLOG_PATIENCE", 0.2)
+        monkeypatch.setattr("holdfast.checkpoint.waiting.BACKLOG_PATIENCE", 0.2)
     engine.restart(Slow(endpoint, marks, max_pending=2, name="sending"), loops=Threads(), clock=time.time)
     if hangs:
         with pytest.raises(BacklogFullError, match="slow or hangs"):

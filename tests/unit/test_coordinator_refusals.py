@@ -12,6 +12,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.checkpoint.again import order_again
+from holdfast.checkpoint.log import CheckpointLog
+from holdfast.checkpoint.reports import GIVE_UP
+from holdfast.checkpoint.resolve import resolve
+from holdfast.checkpoint.stuck import choose
 from holdfast.committers.file import FileCheckpointCommitter
 from holdfast.committers.sql import SqlCheckpointCommitter
 from holdfast.connectors.sqlite import SqliteSink
@@ -246,12 +251,20 @@ def test_a_take_over_loses_no_row_that_is_decided_and_not_delivered(
             first.run(2, [2])
     second = Engine(str(tmp_path / "second"), target.sink(), take_over=True)
     second.run(0, [10])
+    with pytest.raises(ForeignLineageError, match="could deliver checkpoint 2 of sink 'target' a second time"):
+        first.restart(target.sink(), take_over=True)
+    assert first.pending == [2], "nobody but the operator can know whether it was delivered"
+    log = CheckpointLog(first.storage, "orders")
+    log.load()
+    (report,) = resolve(location.removesuffix("/holdfast"), "orders", choose(log), GIVE_UP, WHO)
+    order_again(first.storage, report, WHO)
     first.restart(target.sink(), take_over=True)
-    assert first.pending == []
-    assert audit([0, 1, 2, 10], target.rows()).nothing_lost
     first.run(2, [2])
     first.run(3, [3])
     assert audit([0, 1, 2, 3, 10], target.rows()).ok
+
+
+WHO = {"by": "me", "host": "here", "at": 0}
 
 
 def _die(*_: Any) -> None:

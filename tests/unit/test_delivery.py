@@ -39,6 +39,39 @@ class Overlapping(PreparingSink):
     overlaps = True
 
 
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_loop_that_is_cut_off_says_nothing_of_the_job_that_was_ended_and_begins_no_other(
+    location: str, endpoint: Endpoint, marks: FileCheckpointCommitter, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Engine(location, SendingSink(endpoint, marks))
+    (delivery,) = engine.coordinator.deliveries
+    real, sends = engine.sinks[0].commit, []
+
+    def commit(*arguments: Any) -> Outcome | None:
+        sends.append(arguments)
+        delivery.cut_off()  # the run ends while this is under way, and so does the job
+        raise RuntimeError("Job 45 cancelled\n\tat org.apache.spark.Scheduler")
+
+    engine.sinks[0].commit = commit  # type: ignore[method-assign]
+    engine.run(0, [1])
+    engine.run(1, [2])
+    assert len(sends) == 1 and delivery.failure is None and "cancelled" not in caplog.text
+    engine.sinks[0].commit = real  # type: ignore[method-assign]
+    engine.restart()
+    assert endpoint.rows == [1, 2], "the next start delivers it"
+
+
+def test_the_words_of_a_java_error_are_told_without_its_trace(location: str, endpoint: Endpoint) -> None:
+    engine = Engine(location, PreparingSink(endpoint))
+    java = "An error occurred while calling o1.collect.\n: java.io.IOException: no\n\tat a.b(C.java:1)\n\t... 9 more\n"
+    endpoint.fail("commit", *[RuntimeError(java)] * 50)
+    with pytest.raises(CommitError, match=r"RuntimeError: An error .*\n: java.io.IOException: no\. Nothing") as caught:
+        engine.run(0, [1])
+    assert "C.java" not in str(caught.value) and "9 more" not in str(caught.value)
+
+
 # -- retries ----------------------------------------------------------------------------------------------------------
 
 

@@ -28,7 +28,11 @@ from tests.unit.inprocess import Endpoint, Engine, PreparingSink, SendingSink, d
 from tests.unit.ledgers import Ledger, LedgerSink
 
 #: errors that need a server to happen, and where they are shown
-ELSEWHERE = {errors.SourceError: "tests/integration/test_kafka_source.py"}
+ELSEWHERE = {
+    errors.RefusedError: "tests/integration/test_checks.py",
+    errors.SourceError: "tests/integration/test_kafka_source.py",
+    errors.SavepointError: "tests/unit/test_savepoint.py",
+}
 #: never raised itself: the common part of its three subclasses
 ABSTRACT = {errors.LineageError}
 SHOWN: set[type[errors.HoldfastError]] = set()

@@ -7,8 +7,10 @@ import logging
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import holdfast as hf
+from holdfast.cli.app import app
 from holdfast.errors import ConfigError
 from holdfast.pipeline.document import JobError
 from holdfast.pipeline.help import HELP
@@ -216,3 +218,29 @@ def test_every_option_of_a_job_file_has_its_words(name: str) -> None:
     elsewhere = {"df", "sinks", "take_over", "spark", "start", "committer", "dead_letters"}
     assert {option.name for option in options_of(target, elsewhere)} <= set(HELP[name])
     assert all(HELP[name].values())
+
+
+class TestNew:
+    """`holdfast new`: a job file, and with --compose-free a script that starts the servers it needs."""
+
+    def run(self, *arguments: object) -> tuple[int, dict[str, object]]:
+        done = CliRunner().invoke(app, ["new", *map(str, arguments), "--json"])
+        return done.exit_code, json.loads(done.stdout) if done.exit_code == 0 else {}
+
+    def test_a_script_for_the_servers_beside_the_job_file(self, tmp_path: Path) -> None:
+        job, script = tmp_path / "job.yaml", tmp_path / "servers.py"
+        code, said = self.run("kafka-to-postgres", "--to", job, "--compose-free")
+        assert (code, said["written"]) == (0, [str(job), str(script)])
+        text = script.read_text()
+        compile(text, str(script), "exec")
+        assert 'main(kafka=["orders"], postgres="SHOP_DSN")' in text
+        assert "python servers.py holdfast run job.yaml" in text
+
+    def test_nothing_is_written_over_nor_half(self, tmp_path: Path) -> None:
+        (tmp_path / "servers.py").write_text("mine")
+        assert self.run("kafka-to-files", "--to", tmp_path / "job.yaml", "--compose-free")[0] == 3
+        assert (tmp_path / "servers.py").read_text() == "mine" and not (tmp_path / "job.yaml").exists()
+
+    def test_a_template_that_needs_no_servers_gets_no_script(self, tmp_path: Path) -> None:
+        assert self.run("rate-to-stdout", "--to", tmp_path / "job.yaml", "--compose-free")[0] == 0
+        assert [path.name for path in tmp_path.iterdir()] == ["job.yaml"]

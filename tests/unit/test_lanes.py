@@ -62,6 +62,7 @@ def numbered(*ids: int) -> pa.RecordBatch:
 EVEN, BIG = Lane(((0, "id"),), where=1), Lane(((0, "id"),), where=2)
 
 
+@pytest.mark.contract("R6")
 def test_each_sink_gets_its_own_rows_and_one_without_any_opens_nothing(tmp_path: Path) -> None:
     ends = [Endpoint() for _ in range(3)]
     sinks = [PreparingSink(end, name) for end, name in zip(ends, ("even", "big", "all"), strict=True)]

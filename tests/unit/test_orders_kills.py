@@ -180,6 +180,22 @@ class TestRestored:
         engine.restart()
         assert not engine.pending
 
+    def test_accepting_it_does_not_forget_an_order_that_waits_for_the_next_start(self, tmp_path, endpoint) -> None:
+        sink = RestoredSink(endpoint)
+        engine = Engine(tmp_path / "holdfast", sink)
+        engine.run(0, [0])
+        endpoint.fail("commit", *[RowError("bad")] * 9)
+        with pytest.raises(RowError):
+            engine.run(1, [1])
+        sink.lacks_from = 0
+        with pytest.raises(RestoredEndpointError):
+            engine.restart()
+        assert resolved(tmp_path, 1, "--give-up")["report"]["carried_out"] is False
+        resolved(tmp_path, "--sink", "prepared", "--accept-restored")
+        engine.restart()
+        assert not engine.pending
+        assert endpoint.rows == [0], "what was given up came back"
+
     def test_a_sink_of_which_nothing_is_expected(self, tmp_path, endpoint) -> None:
         Engine(tmp_path / "holdfast", PreparingSink(endpoint)).run(0, [1])
         result = run("resolve", tmp_path, "--sink", "other", "--accept-restored", "--yes")

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.checkpoint import records
+from holdfast.checkpoint import records, resolve
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.orders import finish
 from holdfast.checkpoint.storage import open_storage
+from holdfast.checkpoint.stuck import owed_findings
 from holdfast.cli.app import app
 from holdfast.core.model import RecordKind
-from holdfast.errors import LostError
+from holdfast.errors import CommitError, LostError
 from holdfast.testing.local import armed
 from tests.unit.inprocess import DAMAGES, Endpoint, Engine, InProcessBatch, damage, snapshot
 from tests.unit.test_repair import LossySink, decide_only, drop
@@ -271,6 +272,16 @@ class TestRefusals:
         assert run("resolve", tmp_path).exit_code == 0
         assert run("resolve", tmp_path, 0, "--give-up", "--yes").exit_code == 3
         assert sorted(endpoint.rows) == [1, 2, 3, 4]
+
+    def test_something_changed_since_the_operator_looked(self, engine, endpoint, tmp_path) -> None:
+        """A driver repairs it after the question and before the answer: the answer is to another question."""
+        get_stuck(engine, endpoint)
+        [seen] = owed_findings(engine.log).values()
+        engine.restart()
+        engine.run(0, [3], [1, 2], [4])
+        with pytest.raises(CommitError, match="checkpoint 0 of sink 'prepared': something changed meanwhile"):
+            resolve.resolve(str(tmp_path), "orders", [seen], "give-up", {"by": "me", "host": "h", "at": 1})
+        assert sorted(endpoint.rows) == [1, 2, 3, 4] and engine.storage.names("reports") == []
 
     def test_a_driver_that_is_alive(self, engine, endpoint, tmp_path) -> None:
         get_stuck(engine, endpoint)

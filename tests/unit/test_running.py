@@ -16,13 +16,14 @@ from holdfast.checkpoint.storage import LocalStorage
 from holdfast.committers.file import FileCheckpointCommitter
 from holdfast.connectors.files.sink import FileSink
 from holdfast.core.recovery import plan_recovery
-from holdfast.errors import InjectedFault, RecordError
+from holdfast.core.retry import Retry
+from holdfast.errors import CommitError, EngineError, InjectedFault, RecordError
 from holdfast.spark import kafka
 from holdfast.spark.kafka import KafkaProgress
 from holdfast.spark.query import HoldfastQuery
 from holdfast.spark.running import RunningQuery
 from holdfast.testing.local import armed
-from tests.unit.inprocess import Endpoint, Engine, SendingSink, complete, started
+from tests.unit.inprocess import Endpoint, Engine, PreparingSink, SendingSink, complete, started
 
 
 def _progress(storage: Any, *groups: Any) -> KafkaProgress:
@@ -129,7 +130,9 @@ def test_f6_last_files_that_cannot_be_completed_are_told_to_whoever_waits_for_th
     engine = Engine(location, FileSink(str(tmp_path / "out")))
     engine.run(0, [1])
     nothing = SimpleNamespace(isDefined=lambda: False, isEmpty=lambda: True)
-    ended: Any = SimpleNamespace(exception=lambda: nothing, isActive=lambda: False, awaitTermination=lambda: None)
+    ended: Any = SimpleNamespace(
+        exception=lambda: nothing, isActive=lambda: False, awaitTermination=lambda: None, recentProgress=list
+    )
     query = HoldfastQuery(ended)
     query.live = live = RunningQuery(location, engine.sinks)
     live._query, live.coordinator = query, engine.coordinator
@@ -189,3 +192,58 @@ def test_tasks_do_not_carry_what_the_driver_has_delivered(location: str, tmp_pat
     sink.forget_when_complete(0, [{"handle": "x"}])
     assert pickle.loads(pickle.dumps(sink))._delivered == {}
     assert sink._delivered == {0: [{"handle": "x"}]}
+
+
+def _ended_query(engine: Engine) -> HoldfastQuery:
+    nothing = SimpleNamespace(isDefined=lambda: False, isEmpty=lambda: True)
+    ended: Any = SimpleNamespace(
+        exception=lambda: nothing,
+        isActive=lambda: False,
+        awaitTermination=lambda: None,
+        processAllAvailable=lambda: None,
+        recentProgress=list,
+    )
+    query = HoldfastQuery(ended)
+    query.live = RunningQuery(engine.location, engine.sinks)
+    query.live._query, query.live.coordinator = query, engine.coordinator
+    return query
+
+
+def test_d7_an_end_that_fails_in_any_way_is_no_good_end(location: str, endpoint: Endpoint) -> None:
+    """A raw error used to end the thread that closes the query, and the query had ended well for everybody."""
+    engine = Engine(location, PreparingSink(endpoint))
+    query = _ended_query(engine)
+
+    def closing(*_: Any, **__: Any) -> list[str]:
+        raise OSError("the disk is gone")
+
+    engine.coordinator.close = closing  # type: ignore[method-assign]
+    with pytest.raises(EngineError, match="the end of the query failed: OSError: the disk is gone"):
+        query.awaitTermination()
+
+
+def test_sinks_are_closed_although_what_comes_before_failed(location: str, endpoint: Endpoint) -> None:
+    engine = Engine(location, PreparingSink(endpoint))
+    query = _ended_query(engine)
+
+    def finishing(*_: Any) -> list[str]:
+        raise RecordError("file x is damaged")
+
+    engine.coordinator.finish = finishing  # type: ignore[method-assign]
+    with pytest.raises(RecordError, match="file x is damaged"):
+        query.awaitTermination()
+    assert endpoint.called("close") == [()]
+
+
+def test_process_all_available_does_not_return_as_if_a_failed_delivery_had_worked(
+    location: str, endpoint: Endpoint
+) -> None:
+    class Overlapping(PreparingSink):
+        overlaps = True
+
+    engine = Engine(location, Overlapping(endpoint), retry=Retry(for_=0.01))
+    endpoint.fail("commit", *[ConnectionError("away")] * 9)
+    engine.run(0, [1])
+    query = _ended_query(engine)
+    with pytest.raises(CommitError, match="checkpoint 0 is decided, but sink 'prepared' did not commit it"):
+        query.processAllAvailable()

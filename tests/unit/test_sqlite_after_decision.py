@@ -22,9 +22,11 @@ import pytest
 
 from holdfast.checkpoint.ports import Committed, LoopTasks, Run
 from holdfast.connectors.sqlite import SqliteSink
+from holdfast.connectors.sqlite_table import Ledger
 from holdfast.core.model import Outcome
 from holdfast.errors import (
     ConfigError,
+    ForeignLineageError,
     HoldfastError,
     LostError,
     RestoredEndpointError,
@@ -224,6 +226,48 @@ def test_a_take_over_knows_what_this_location_has_committed(rig: Rig) -> None:
     opened(rig, run)
     sink = opened(rig, replace(run, take_over=False))
     assert sink.commit(6, [prepared(sink, run, 6, 1)], LoopTasks()) is Outcome.COMMITTED
+
+
+def test_a_commit_of_a_location_whose_name_another_has_taken_over_is_refused(rig: Rig) -> None:
+    run = run_info(rig)
+    sink = opened(rig, run)
+    work = prepared(sink, run, 0, 1)
+    opened(rig, replace(run, lineage="1" * 32, take_over=True))
+    with pytest.raises(ForeignLineageError, match="made from another checkpoint location"):
+        sink.commit(0, [work], LoopTasks())
+    assert rig.execute("SELECT * FROM rows") == []
+
+
+# -- two drivers, and a cut of the power ------------------------------------------------------------------------------
+
+
+def test_of_two_drivers_that_commit_the_same_checkpoint_at_once_the_second_finds_it_done(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_info(rig)
+    sink, other = opened(rig, run), opened(rig, run)
+    work = prepared(sink, run, 0, 1)
+    read, answers = Ledger.read, []
+    thread = threading.Thread(target=lambda: answers.append(other.commit(0, [work], LoopTasks())))
+
+    def look(ledger: Ledger, connection: sqlite3.Connection) -> dict[str, int]:
+        found = read(ledger, connection)
+        if threading.current_thread() is not thread:
+            thread.start()
+            thread.join(1)  # it must wait for the one that has looked; were it let in, it would be through by now
+            assert answers == []
+        return found
+
+    monkeypatch.setattr(Ledger, "read", look)
+    assert sink.commit(0, [work], LoopTasks()) is Outcome.COMMITTED
+    thread.join(60)
+    assert answers == [Outcome.ALREADY_COMMITTED]
+    assert rig.execute("SELECT id FROM rows") == [(1,)]
+
+
+def test_what_a_commit_has_acknowledged_is_on_the_disk(rig: Rig) -> None:
+    with opened(rig, run_info(rig)).table.connect() as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,), "FULL: the log is synced at each commit"
 
 
 # -- rule 14, lost logs, reports --------------------------------------------------------------------------------------

@@ -86,12 +86,12 @@ FAILED = {"type": "LostError", "message": "rows are gone\nlong story", "action":
 class TestDriver:
     def test_one_that_runs_and_keeps_up_is_healthy(self, location) -> None:
         log = start(location)
-        decide(log, 0, "db", "web", ago=20.0, took=2.0)
+        decide(log, 0, "db", "web", ago=2000.0, took=1000.0)
         beat(log)
         code, found = shown(location)
         assert (code, found["health"], found["reasons"]) == (0, "healthy", [])
         assert (found["owner"]["alive"], found["owner"]["state"]) == (True, "running")
-        assert 18 <= found["freshness_seconds"] < 19, "complete is when the last sink had committed"
+        assert 1000 <= found["freshness_seconds"] < 1500, "complete is when the last sink had committed"
         assert "(running)" in run("status", location).stdout
 
     def test_a_run_that_ended_with_nothing_owed_is_healthy_and_stopped(self, location, dead_pid) -> None:
@@ -304,5 +304,16 @@ def test_this_process_is_alive() -> None:
     from holdfast.checkpoint.runs import lives, owner_of
 
     assert lives(os.getpid())
-    owner = owner_of({"host": socket.gethostname(), "pid": os.getpid(), "started": 0}, 0, None)
+    now = int(time.time() * 1000)
+    owner = owner_of({"host": socket.gethostname(), "pid": os.getpid(), "started": now}, 0, None)
     assert (owner.alive, owner.state) == (True, "starting")
+
+
+def test_a_start_that_never_ends_is_not_healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process lives, and it has said nothing yet: an endpoint hangs when it is opened."""
+    start(tmp_path)
+    assert shown(tmp_path)[0] == 0
+    monkeypatch.setattr("holdfast.checkpoint.runs.STARTING", 0.0)
+    code, status = shown(tmp_path)
+    assert code == 1 and status["health"] == "degraded"
+    assert "is still starting and has given no sign of life for" in status["reasons"][0]

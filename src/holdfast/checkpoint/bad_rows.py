@@ -47,9 +47,7 @@ def too_many(
 ) -> RowError:
     """The error about bad rows: how many, and the first three."""
     several = len({one["sink"] for one in first[:SHOWN]}) > 1
-    shown = "; ".join(
-        (f"sink {one['sink']!r}: " if several else "") + _short(str(one["content"])) for one in first[:SHOWN]
-    )
+    shown = "; ".join((f"sink {one['sink']!r}: " if several else "") + str(one["content"]) for one in first[:SHOWN])
     remedy = (
         "Correct the query, or set them aside: write_stream(..., dead_letters=hf.DeadLetters(...))"
         if limit is None
@@ -63,5 +61,6 @@ def too_many(
     )
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """A row's content as an error shows it; no more of it leaves the task."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text):,} characters)"

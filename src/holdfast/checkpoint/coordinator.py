@@ -7,28 +7,33 @@ prepared work can expire, and for the others that may not lag to be at most one 
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from holdfast.checkpoint import orders, refusals
 from holdfast.checkpoint.again import SendAgain
 from holdfast.checkpoint.bad_rows import Letters
+from holdfast.checkpoint.dead import Replays
 from holdfast.checkpoint.delivery import Delivery
 from holdfast.checkpoint.guard import guarded
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.loops import Loops, Threads
 from holdfast.checkpoint.maintenance import NeedsMaintenance, maintain
+from holdfast.checkpoint.origin import Ahead, Origin
 from holdfast.checkpoint.phases import Phases
 from holdfast.checkpoint.ports import Batch, EnginePosition, Run, Sink, Tasks
-from holdfast.checkpoint.prepare import Preparation, Prepared, again, undone
+from holdfast.checkpoint.prepare import Preparation, Prepared, undone
 from holdfast.checkpoint.repair import Repairs
+from holdfast.checkpoint.retrying import Retrying
+from holdfast.checkpoint.rewind import check_not_rewinding
+from holdfast.checkpoint.savepoint_orders import Desk
 from holdfast.checkpoint.sinkbook import note_sinks
 from holdfast.checkpoint.sinkset import SinkSet
 from holdfast.checkpoint.story import Story
 from holdfast.checkpoint.sweeps import Sweeps
+from holdfast.checkpoint.waiting import Waiting
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Decided, Outcome
 from holdfast.core.recovery import Moment, OwedCommit, complete_through, owed, plan_recovery
@@ -37,8 +42,10 @@ from holdfast.core.states import Event, State, advance
 from holdfast.errors import FencedError, HoldfastError, LostError, UndeliveredError, first_line
 
 logger = logging.getLogger("holdfast")
-#: Seconds for which a batch waits for a sink that is delivering a backlog as large as it may be.
-BACKLOG_PATIENCE = 30.0
+#: seconds that the end of a run waits for what it undoes, and for a sink to close
+_LAST_SWEEP, _LAST_CLOSE = 4.0, 2.0
+#: Seconds for which a savepoint waits, between two batches, for sinks that are just committing.
+SAVEPOINT_PATIENCE = 5.0
 
 
 class Coordinator:
@@ -56,6 +63,8 @@ class Coordinator:
         bounded: bool = False,
         drain_timeout: float = 60.0,
         letters: Letters | None = None,
+        location: str | None = None,
+        trigger: str | None = None,
         loops: Loops | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -69,22 +78,29 @@ class Coordinator:
         #: what endpoints dropped after the decision
         self._lost: dict[OwedCommit, LostError] = {}
         self._sending = SendAgain(log)
-        self._repairs = Repairs(log, {s.name: s for s in sinks}, self._lost, letters)
-        self.deliveries: list[Delivery] = []
+        self._repairs = Repairs(log, {s.name: s for s in sinks}, self._lost, letters, tasks)
+        self._replays = Replays(log, self._sinks, tasks, letters)
+        retrying = Retrying(self._retry, self._loops, clock)
+        self._again = retrying.of_sink
         self._preparation = Preparation(
-            self._set, tasks, retry=self._retry, loops=self._loops, clock=clock, undo=self._abort, letters=letters
+            self._set, tasks, retrying=retrying, undo=self._abort, letters=letters, replays=self._replays
         )
-        #: held by a batch until it returns, and by a loop for a chore: neither may plan while the other does
-        self._idle = threading.Lock()
-        #: why the run cannot go on, whoever noticed it first (rule 17)
-        self._failure: HoldfastError | None = None
+        self._waiting = Waiting(log, self._sinks, retrying)
+        #: where Spark's part of the checkpoint is, and who takes savepoints of it; None: nobody does
+        self._desk = None if location is None else Desk(log, location)
+        #: where this lineage began, until it is known that it goes on from there
+        self._origin: Origin | None = None
+        self._trigger = trigger
         self._story: Story
         self._sweeps = Sweeps(
             log,
             self._sinks,
+            loops=self._loops,
+            patience=self._retry.seconds,
             clock=clock,
-            idle=self._idle,
-            open_for_work=lambda: self._failure is None and bool(self._set.opened),
+            idle=self._waiting.idle,
+            open_for_work=lambda: self._waiting.noticed is None and bool(self._set.opened),
+            over=lambda: self._waiting.hurried,
         )
         self.run_info: Run | None = None
 
@@ -95,28 +111,37 @@ class Coordinator:
 
         `engine` is asked only after the fence: until then an older driver may still plan and decide.
         """
+        check_not_rewinding(self._log.storage)
         self._log.start()  # Step.FENCE
+        self._origin = refusals.check_origin(self._log)
         position = engine()
         refusals.check_engine(self._log, position, adopt=self._take_over)
         names = [sink.name for sink in self._sinks]
         orders.abandon(self._log, names)
         refusals.check_sinks(self._log, names)
-        self._story = Story(self._log, self._outcomes)
+        refusals.check_patterns(self._log, self._sinks)
+        self._story = Story(self._log, self._outcomes, self._trigger)
         if self._story.inherited:
             count = len(self._story.inherited)
             logger.info("%d checkpoints are decided and not delivered yet: they come first", count)
         try:
-            self.run_info = self._set.open(schema, may_take_over=self._take_over, again=self._again)
+            self.run_info = self._set.open(
+                schema, may_take_over=self._take_over, again=self._again, origin=self._origin
+            )
             note_sinks(self._log, names)
             orders.carry_out(self._log, self._sinks, self._again)
             self._sending.load()
+            self._replays.load()
             with faults.point("recovery"):
                 for sink in self._sinks:
-                    self._again("sweep", lambda s=sink: self._sweeps.recover(s), sink)  # type: ignore[misc]
+                    # One that may lag begins its loop with it, but for a take-over, which is whole or begins anew.
+                    own = not sink.may_lag or self._log.taking_over
+                    self._again("sweep", partial(self._sweeps.own if own else self._sweeps.tidy, sink), sink)
+                taking_over = self._log.taking_over
                 # Before anything is committed under the new lineage: a take-over that is repeated begins with nothing.
                 self._log.finish_take_over()
-                self._begin_delivery()
-                self._wait(lambda d: d.sink.may_lag or d.done_through(self._newest))
+                self._begin_delivery(swept=taking_over)
+                self._waiting.until(lambda d: d.sink.may_lag or d.done_through(self._waiting.newest))
                 self._repairs.check(position.committed)
         except BaseException as error:
             undone([lambda: self.close(wait=5.0)], error)
@@ -128,12 +153,14 @@ class Coordinator:
         """Whether this run has its generation."""
         return self._log.generation >= 0
 
-    def _again(self, what: str, do: Callable[[], Any], sink: Sink) -> None:
-        again(what, do, sink, retry=self._retry, loops=self._loops, clock=self._clock)
+    @property
+    def deliveries(self) -> list[Delivery]:
+        """The loops of the sinks."""
+        return self._waiting.deliveries
 
-    def _begin_delivery(self) -> None:
+    def _begin_delivery(self, *, swept: bool) -> None:
         own = getattr(self._tasks, "of_sink", lambda name: self._tasks)
-        self.deliveries = [
+        self._waiting.deliveries = [
             Delivery(
                 self._log,
                 sink,
@@ -143,6 +170,8 @@ class Coordinator:
                 lost=self._lost,
                 completed=self._story.committed,
                 chores=self._sweeps.chores,
+                first=partial(self._sweeps.older, sink) if sink.may_lag and not swept else None,
+                beside=self._sweeps.under_way,
             )
             for sink in self._sinks
         ]
@@ -157,8 +186,7 @@ class Coordinator:
     @property
     def failure(self) -> HoldfastError | None:
         """Why the run cannot go on; None while it can."""
-        failed = (delivery.failure for delivery in self.deliveries if delivery.failure is not None)
-        return self._failure or next(failed, None)
+        return self._waiting.failure
 
     def tick(self) -> None:
         """The timer: let the loops do what is due although no batch comes (rules 7, 8), and notice what is lost."""
@@ -166,8 +194,10 @@ class Coordinator:
             if self.failure is None and self.run_info is not None:
                 self._repairs.check(None)
         except HoldfastError as error:
-            self._failure = error
+            self._waiting.noticed = error
         self._loops.wake()
+        if self._desk is not None and self.failure is None and self.run_info is not None:
+            self._take_savepoints(self._desk)
 
     @property
     def pending(self) -> list[OwedCommit]:
@@ -179,26 +209,50 @@ class Coordinator:
         """The last checkpoint at and below which every sink has committed (rule 6)."""
         return complete_through(self._log.facts)
 
+    def keyed_state(self, found: Mapping[CheckpointId, Mapping[str, Any]]) -> None:
+        """The engine tells of its state after some checkpoints; statistics, nothing is decided by it."""
+        if self.run_info is not None:
+            self._story.keyed_state(found)
+
+    def _take_savepoints(self, desk: Desk) -> None:
+        """While no batch is under way; if one is, the next one begins with it."""
+        desk.look()
+        if not desk.waiting or not self._waiting.idle.acquire(blocking=False):
+            return
+        try:
+            desk.serve(self._settle)
+        except HoldfastError as error:
+            self._waiting.noticed = error
+        finally:
+            self._waiting.idle.release()
+
+    def _settle(self) -> bool:
+        """Between two batches: whether every sink has all that is decided, and holds nothing back for later rows."""
+        if self._log.in_doubt or not self.drain(SAVEPOINT_PATIENCE) or self.failure is not None or self.pending:
+            return False
+        for sink in self._sinks:
+            if isinstance(sink, NeedsMaintenance):
+                with guarded(sink, "completing its files for a savepoint"):
+                    maintain(self._log, sink, self._tasks, self._clock(), last=True)
+        return True
+
     # -- the end of a run -------------------------------------------------------------------------------------------
+
+    def hurry(self) -> None:
+        """The query is being stopped: a batch that waits for an endpoint waits no longer."""
+        self._waiting.hurry()
 
     def drain(self, timeout: float, *, only_prompt: bool = False) -> bool:
         """Wait until all is delivered, or what sinks that may not lag owe; False when some is left (D8)."""
-        return self._loops.wait(
-            lambda: (
-                self.failure is not None
-                or all(d.done_through(self._newest) or (only_prompt and d.sink.may_lag) for d in self.deliveries)
-            ),
-            timeout,
-        )
+        return self._waiting.drain(timeout, only_prompt=only_prompt)
 
     def tell(self, timeout: float) -> bool:
         """Wait until every sink knows of all that is complete, and has thrown away what it kept for it."""
-        self._loops.wake()
-        return self._loops.wait(lambda: self.failure is not None or all(d.told for d in self.deliveries), timeout)
+        return self._waiting.tell(timeout)
 
     def undelivered(self) -> UndeliveredError | None:
         """What is left, by sink, checkpoints and rows; None when nothing is."""
-        return refusals.undelivered(self._log, self._sinks, {d.sink.name: d.problem for d in self.deliveries})
+        return self._waiting.undelivered()
 
     def finish(self, wait: float) -> list[str]:
         """The query has ended well: stop the loops, then let sinks complete what they hold back for later rows (F6).
@@ -208,7 +262,7 @@ class Coordinator:
         deadline = time.monotonic() + wait
         stuck = self._loops.stop(wait)
         left = max(0.0, deadline - time.monotonic())
-        if self.failure is None and self._set.opened and self._idle.acquire(timeout=left):
+        if self.failure is None and self._set.opened and self._waiting.idle.acquire(timeout=left):
             try:
                 # A sink that has not committed a decided checkpoint has a state without its rows: nothing to plan from.
                 free = [s for s in self._sinks if s.name not in stuck and not owed(self._log.facts, s.name)]
@@ -217,7 +271,7 @@ class Coordinator:
                         with guarded(sink, "completing its last files"):
                             maintain(self._log, sink, self._tasks, self._clock(), last=True)
             finally:
-                self._idle.release()
+                self._waiting.idle.release()
         return stuck
 
     def close(self, wait: float, *, sweep: bool = False) -> list[str]:
@@ -227,29 +281,35 @@ class Coordinator:
             if sweep:
                 self._sweep_leftovers(stuck)
         finally:
-            self._set.close(stuck)
+            stuck = self._loops.stop(0.0)
+            stuck += self._set.close(stuck, self._close_one)
         return stuck
+
+    def _close_one(self, sink: Sink) -> bool:
+        return self._loops.call(sink.name, sink.close, _LAST_CLOSE, lambda: False)
 
     def _sweep_leftovers(self, stuck: Sequence[str]) -> None:
         """The query ended in the middle of a batch: undo what its tasks prepared, where endpoints answer."""
-        if self._log.in_doubt or not self._set.opened or not self._idle.acquire(timeout=1.0):
+        if self._log.in_doubt or not self._set.opened or not self._waiting.idle.acquire(timeout=1.0):
             return
         try:
             self._log.ensure_not_fenced()
-            self._sweeps.perform(Moment.FAILED, leave=stuck)
+            self._sweeps.perform(Moment.FAILED, leave=stuck, patience=_LAST_SWEEP)
         except HoldfastError as error:
             logger.info("what the last batch prepared is undone by the next start: %s", first_line(error))
         finally:
-            self._idle.release()
+            self._waiting.idle.release()
 
     # -- one batch --------------------------------------------------------------------------------------------------
 
     def run(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
         """One micro-batch. Returning means that Spark may commit it."""
-        self._raise_failure()
+        self._waiting.raise_failure()
         self._log.ensure_not_fenced()
         self._repairs.check(checkpoint_id - 1)
-        with self._idle:
+        with self._waiting.batch(self._sweeps.blame):
+            if self._desk is not None:
+                self._desk.serve(self._settle)
             if checkpoint_id in self._log.facts.decided:
                 self._replay(checkpoint_id, batch)
             else:
@@ -267,9 +327,11 @@ class Coordinator:
         started, state = clock.started, State.RUNNING
         try:
             self._sweeps.perform(Moment.BATCH)
-            self._make_room()
+            self._waiting.make_room()
             with clock.phase("tasks"):
-                prepared = self._preparation.run(self.run_info, checkpoint_id, batch, started)
+                prepared = self._skip(checkpoint_id, batch) or self._preparation.run(
+                    self.run_info, checkpoint_id, batch, started
+                )
         except BaseException as error:
             failed = advance(state, Event.FAIL)
             undone([partial(self._story.failed, checkpoint_id, failed, started, error)], error)
@@ -289,17 +351,17 @@ class Coordinator:
         self._story.decided(checkpoint_id, state, clock, prepared.reports, decided)
         self._drain_if_bounded(checkpoint_id)
 
-    def _make_room(self) -> None:
-        """A full backlog ends the query, unless its sink is just delivering it, as after a restart (W6, W7)."""
-
-        def settled() -> bool:
-            full = refusals.full_backlogs(self._log, self._sinks)
-            return self.failure is not None or not any(d.sink.name in full and not d.problem for d in self.deliveries)
-
-        self._loops.wake()
-        self._loops.wait(settled, BACKLOG_PATIENCE)
-        self._raise_failure()
-        refusals.check_backlog(self._log, self._sinks, {d.sink.name: d.problem for d in self.deliveries})
+    def _skip(self, checkpoint_id: CheckpointId, batch: Batch) -> Prepared | None:
+        """The first batch of a lineage that leaves out what sinks have already: nothing, if it proves equal to that."""
+        origin = self._origin
+        if origin is None or origin.ahead is not Ahead.SKIP or checkpoint_id != origin.checkpoint_id + 1:
+            return None
+        if not origin.further:
+            return None
+        for name, expected in origin.proof([sink.name for sink in self._sinks]).items():
+            refusals.check_equal(name, expected, batch.digests(name))
+        logger.info("checkpoint %d is what sinks have already, and is left out", checkpoint_id)
+        return Prepared([], [], self._set.snapshot(checkpoint_id))
 
     def _decide(self, checkpoint_id: CheckpointId, prepared: Prepared, started: int) -> Decided:
         names = [sink.name for sink in self._sinks]
@@ -308,13 +370,14 @@ class Coordinator:
         try:
             with faults.point("decision"):
                 decided = self._log.decide(checkpoint_id, names, everything, timestamp=started, state=prepared.state)
+            self._replays.decided(checkpoint_id)
             if further:
                 self._sending.done(names, checkpoint_id)
             return decided
         except FencedError as error:
             # Only here is it certain that there is no decision. After any other error there may be one: clean up
             # nothing, let the restart read the log.
-            self._abort(checkpoint_id, error)
+            undone([partial(self._abort, checkpoint_id, error)], error)
             fenced = advance(State.PREPARED, Event.FENCE)
             undone([partial(self._story.failed, checkpoint_id, fenced, started, error)], error)
             raise
@@ -354,6 +417,8 @@ class Coordinator:
         steps: list[Callable[[], Any]] = [lambda: self._sweeps.perform(Moment.FAILED)]
         steps += [lambda s=sink: s.notify_checkpoint_aborted(checkpoint_id) for sink in self._sinks]  # type: ignore[misc]
         undone(steps, error)
+        if (hanging := self._sweeps.blame()) is not None:
+            raise hanging from error  # tasks that run again would be undone by it
 
     def _blame_the_fence(self, error: BaseException) -> None:
         """A successor undoes what a paused driver prepared, and then anything can fail: name the reason instead."""
@@ -365,44 +430,21 @@ class Coordinator:
         except Exception as problem:  # noqa: BLE001  attached to the error that is on its way up
             error.add_note(f"while looking for a newer driver: {type(problem).__name__}: {problem}")
 
-    # -- waiting for the loops --------------------------------------------------------------------------------------
-
-    @property
-    def _newest(self) -> CheckpointId:
-        last = self._log.last_decided
-        return -1 if last is None else last
+    # -- committing -------------------------------------------------------------------------------------------------
 
     def _deliver(self, checkpoint_id: CheckpointId, clock: Phases) -> None:
         """The loops commit; wait for those that may not lag: for this checkpoint, or for all before it."""
+        until = self._waiting.until
         with clock.phase("commit"):
             self._loops.wake()
-            self._wait(lambda d: d.sink.may_lag or d.done_through(checkpoint_id - (1 if d.sink.overlaps else 0)))
+            until(lambda d: d.sink.may_lag or d.done_through(checkpoint_id - (1 if d.sink.overlaps else 0)))
         with clock.phase("notify"):
-            if not self._is_pending(checkpoint_id):
+            if not any(action.checkpoint_id == checkpoint_id for action in self.pending):
                 self._loops.wake()  # whoever committed before the others rests until then
-                self._wait(lambda d: d.sink.may_lag or d.sink.overlaps or d.notified(checkpoint_id))
+                until(lambda d: d.sink.may_lag or d.sink.overlaps or d.notified(checkpoint_id))
 
     def _drain_if_bounded(self, checkpoint_id: CheckpointId) -> None:
-        """Each batch of a bounded run may be its last, and Spark calls no one after it: so nothing may lag (D8)."""
-        if not self._bounded:
-            return
-        if not self.drain(self._drain_timeout):
-            left = self.undelivered()
-            if left is not None:
-                raise left
-        self._raise_failure()
-        # What is lost counts as done to a loop. No replay can bring it back when the run is over.
-        self._repairs.check(checkpoint_id)
-
-    def _wait(self, settled: Callable[[Delivery], bool]) -> None:
-        done = self._loops.wait(lambda: self.failure is not None or all(settled(d) for d in self.deliveries))
-        self._raise_failure()
-        if not done and (left := self.undelivered()) is not None:
-            raise left  # the run was stopped meanwhile, and nobody commits any more
-
-    def _raise_failure(self) -> None:
-        if self.failure is not None:
-            raise self.failure
-
-    def _is_pending(self, checkpoint_id: CheckpointId) -> bool:
-        return any(action.checkpoint_id == checkpoint_id for action in self.pending)
+        if self._bounded:
+            self._waiting.drain_or_raise(self._drain_timeout)
+            # What is lost counts as done to a loop. No replay can bring it back when the run is over.
+            self._repairs.check(checkpoint_id)

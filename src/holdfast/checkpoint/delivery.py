@@ -7,7 +7,7 @@ may call the steps of several in any order. The log is the only thing that two o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,26 +52,38 @@ class Delivery:
         lost: dict[OwedCommit, LostError],
         completed: Callable[[CheckpointId], None] = lambda checkpoint_id: None,
         chores: Callable[[Sink, Tasks], float | None] = lambda sink, tasks: None,
+        first: Callable[[], None] | None = None,
+        beside: Mapping[str, tuple[str, float]] | None = None,
     ) -> None:
         self.sink, self.tasks = sink, tasks
         self._log, self._retry, self._clock = log, retry, clock
         #: what endpoints dropped: not tried again, and up to the coordinator to repair or to stop at
         self._lost = lost
         self._completed, self._chores = completed, chores
+        #: what comes before all else, until it has worked: undoing what older runs have left (W7, W8)
+        self._first = first
+        #: sink -> what it does beside committing, and since when
+        self._beside = {} if beside is None else beside
         #: why this loop gave up; it does nothing any more
         self.failure: HoldfastError | None = None
         self.outcomes: dict[CheckpointId, Outcome] = {}
+        #: how many checkpoints this loop has committed
+        self.delivered = 0
         #: checkpoints that this sink is told about when every sink has committed them
         self._awaited: set[CheckpointId] = set()
         self._unrecorded: tuple[CheckpointId, Outcome] | None = None
         self._failing, self._failing_since, self._failures, self._not_before = "", 0.0, 0, 0.0
         self._fence_seen = float("-inf")
+        self._cut_off = False
         self._standing = Standing("idle", clock(), 0, None)
 
     @property
     def standing(self) -> Standing:
         """What it does now, and since when."""
-        return self._standing
+        known, beside = self._standing, self._beside.get(self.sink.name)
+        if beside is None or known.doing.startswith("committing"):
+            return known
+        return Standing(*beside, known.failures, known.problem)
 
     @property
     def problem(self) -> str | None:
@@ -98,11 +110,13 @@ class Delivery:
 
     def step(self) -> float | None:
         """One move. Seconds until the next is due; 0: at once; None: when something is decided, or never."""
-        if self.failure is not None:
+        if self.failure is not None or self._cut_off:
             return None
         now = self._clock()
         if now < self._not_before:
             return self._not_before - now
+        if self._first is not None:
+            return self._begin(self._first, now)
         action = self._next()
         if action is not None:
             return self._commit(action)
@@ -111,9 +125,24 @@ class Delivery:
                 return 0.0
             wait = self._chores(self.sink, self.tasks)
         except Exception as error:  # noqa: BLE001  goes on below, by what kind it is
-            return self._trouble(wrapped(self.sink, "maintenance", error), None, now)
+            return self._trouble("maintenance", wrapped(self.sink, "maintenance", error), None, now)
         self._calm()
         return wait
+
+    def _begin(self, first: Callable[[], None], now: float) -> float | None:
+        try:
+            first()
+        except Exception as error:  # noqa: BLE001  goes on below, by what kind it is
+            return self._trouble("sweep", wrapped(self.sink, "sweep", error), None, now)
+        self._first = None
+        self._calm()
+        return 0.0
+
+    def cut_off(self) -> None:
+        """The run is over and waits no longer: begin nothing more, and end the job that is under way, if any."""
+        self._cut_off = True
+        if hasattr(self.tasks, "cancel"):
+            self.tasks.cancel()
 
     # -- committing -------------------------------------------------------------------------------------------------
 
@@ -143,12 +172,17 @@ class Delivery:
         except Exception as error:  # noqa: BLE001  any error of an endpoint is retried or ends the query
             if permanent(error) and self._done_by_another(action, error):
                 return 0.0
-            return self._trouble(wrapped(self.sink, f"commit of checkpoint {number}", error), action, began)
+            what = f"commit of checkpoint {number}"
+            return self._trouble(what, wrapped(self.sink, what, error), action, began)
         self._unrecorded = None
+        self._done(number, outcome)
+        return 0.0
+
+    def _done(self, number: CheckpointId, outcome: Outcome) -> None:
         self.outcomes[number] = outcome
+        self.delivered += 1
         self._calm()
         self._completed(number)
-        return 0.0
 
     def _done_by_another(self, action: OwedCommit, error: Exception) -> bool:
         """Whether the work is gone because an older driver, paused in the middle of it, woke up and finished it."""
@@ -158,9 +192,7 @@ class Delivery:
         except StorageError as problem:
             error.add_note(f"while looking whether another driver has committed it: {problem}")
             return False
-        self.outcomes[action.checkpoint_id] = Outcome.ALREADY_COMMITTED
-        self._calm()
-        self._completed(action.checkpoint_id)
+        self._done(action.checkpoint_id, Outcome.ALREADY_COMMITTED)
         return True
 
     def _attempt(self, number: CheckpointId, committables: tuple[Committable, ...]) -> Outcome:
@@ -196,6 +228,7 @@ class Delivery:
         missing = {c.checkpoint_id for c in plan_recovery(self._log.facts)}
         for number in sorted(self._awaited):
             if number not in missing:
+                self._standing = Standing(f"being told of checkpoint {number}", self._clock(), 0, None)
                 self.sink.notify_checkpoint_complete(number)
                 self._awaited.discard(number)
                 self.outcomes.pop(number - 100, None)
@@ -204,10 +237,12 @@ class Delivery:
 
     # -- trouble ----------------------------------------------------------------------------------------------------
 
-    def _trouble(self, error: HoldfastError, action: OwedCommit | None, began: float) -> float | None:
+    def _trouble(self, what: str, error: HoldfastError, action: OwedCommit | None, began: float) -> float | None:
         """Try again later, or give up: at once if trying again cannot help, else when `retry` is over."""
         now = self._clock()
-        what = "maintenance" if action is None else f"commit of checkpoint {action.checkpoint_id}"
+        if self._cut_off:  # what failed is the job that was ended; the end of the run tells what is left
+            logger.debug("%s of sink %s was cut off: %s", what, self.sink.name, error)
+            return None
         if what != self._failing:
             self._failing, self._failing_since, self._failures = what, began, 0
         self._failures += 1

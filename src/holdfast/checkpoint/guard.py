@@ -19,7 +19,9 @@ def wrapped(sink: Any, phase: str, error: Exception) -> HoldfastError:
     """The error itself if it is one of ours, else a SinkError about it."""
     if isinstance(error, HoldfastError):
         return error
-    text = str(error) or "no reason given"
+    # Java's traces are hundreds of lines; whoever wants one finds it in the cause.
+    lines = [line for line in str(error).splitlines() if not line.startswith(("\tat ", "\t... "))]
+    text = "\n".join(lines).strip() or "no reason given"
     made = SinkError(
         f"{described(sink)}: {phase} failed: {type(error).__name__}: {text}. Nothing is lost; if it lasts, see whether "
         "the endpoint works and can be reached from here",

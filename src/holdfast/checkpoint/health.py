@@ -85,7 +85,9 @@ def _of_driver(facts: Facts, now: float) -> list[tuple[str, str]]:
     if owner.state == DEAD:
         return [(DOWN, f"the driver ({where}) is gone without a word, last seen {_ago(owner.seen, now)}: start it")]
     if owner.state == SILENT:
-        return [(DEGRADED, f"the driver ({where}) has given no sign of life for {_seconds(owner.seen, now):.0f} s")]
+        silent = _seconds(owner.started if owner.seen is None else owner.seen, now)
+        doing = "is still starting and " if owner.seen is None else ""
+        return [(DEGRADED, f"the driver ({where}) {doing}has given no sign of life for {silent:.0f} s")]
     if owner.state == ENDED and facts.owed:
         owes = ", ".join(f"{sink} {count}" for sink, count in facts.owed.items())
         return [(DOWN, f"the query was stopped while sinks owe checkpoints ({owes}): start it and they are delivered")]

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.checkpoint.limited import open_limited
 from holdfast.checkpoint.log import HISTORY_RETAIN
 from holdfast.checkpoint.records import decode_with
 from holdfast.checkpoint.runs import DEAD, newest_driver, owner_of
@@ -40,9 +41,15 @@ class CheckpointStats:
     started: int | None = None
     #: phase -> seconds: tasks, decide, commit, notify
     durations: Mapping[str, float] = field(default_factory=dict)
+    #: what started the batch: the trigger as it was given, such as `processingTime=5 seconds`
+    trigger: str | None = None
     rows: int = 0
     bytes: int = 0
     subtasks: int = 0
+    #: rows and bytes of each subtask, the largest first, and of no more than a hundred
+    parts: Sequence[Mapping[str, int]] = ()
+    #: of the query's keyed state after this checkpoint: rows, bytes, and the seconds that its snapshot took
+    state: Mapping[str, Any] = field(default_factory=dict)
     #: sink -> rows, bytes, subtasks, outcome
     sinks: Mapping[str, Any] = field(default_factory=dict)
     #: decided by an earlier run and finished by a later one
@@ -50,6 +57,27 @@ class CheckpointStats:
     #: sink -> rows and subtasks that were produced again because the endpoint had dropped them
     repaired: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
+
+
+_FLAG = "restored"
+#: what a line of a segment may say
+_TYPES: dict[str, Any] = {
+    "checkpoint_id": int,
+    "status": str,
+    "generation": int | None,
+    "started": int | None,
+    "durations": dict,
+    "trigger": str | None,
+    "rows": int,
+    "bytes": int,
+    "subtasks": int,
+    "parts": list,
+    "state": dict,
+    "sinks": dict,
+    _FLAG: bool,
+    "repaired": dict,
+    "error": str | None,
+}
 
 
 class History:
@@ -67,10 +95,17 @@ class History:
 
     def add(self, checkpoint_id: int, entry: Mapping[str, Any]) -> None:
         """Add what is known now about a checkpoint."""
-        line = {"checkpoint_id": checkpoint_id, "generation": self._generation, **entry}
-        text = json.dumps(line, separators=(",", ":"), default=str).encode()
+        self.add_all({checkpoint_id: entry})
+
+    def add_all(self, entries: Mapping[int, Mapping[str, Any]]) -> None:
+        """Add what is known now about some checkpoints, in one write."""
+        if not entries:
+            return
+        checkpoint_id = max(entries)
+        lines = [{"checkpoint_id": number, "generation": self._generation, **e} for number, e in entries.items()]
+        texts = [json.dumps(line, separators=(",", ":"), default=str).encode() for line in lines]
         with self._lock:
-            self._lines.append(text)
+            self._lines += texts
             name = f"history/{self._generation}.{self._segment}.jsonl"
             self._storage.replace(name, b"\n".join(self._lines) + b"\n")
             if len(self._lines) >= SEGMENT:
@@ -80,17 +115,18 @@ class History:
                 _forget(self._storage, checkpoint_id - self._retain)
 
 
-def _segments(storage: Storage) -> list[re.Match[str]]:
+def segments(storage: Storage) -> list[str]:
+    """The files of the history, the oldest first."""
     found = [match for match in map(_SEGMENT_NAME.fullmatch, storage.names("history")) if match]
-    return sorted(found, key=lambda match: (int(match[1]), int(match[2])))
+    return [match[0] for match in sorted(found, key=lambda match: (int(match[1]), int(match[2])))]
 
 
 def _forget(storage: Storage, through: int) -> None:
     """Remove segments, the oldest first, until one has a checkpoint after `through`."""
     if through < 0:
         return
-    for match in _segments(storage):
-        name = f"history/{match[0]}"
+    for segment in segments(storage):
+        name = f"history/{segment}"
         try:
             if any(json.loads(line)["checkpoint_id"] > through for line in storage.read(name).splitlines()):
                 return
@@ -111,31 +147,68 @@ def checkpoints(checkpoint_location: AnyPath, *, last: int | None = None) -> lis
 
     `last` limits it to the newest ones and reads no more than it must.
     """
-    location = path_text("checkpoint_location", checkpoint_location, "a path or URL")
-    storage = open_storage(log_location(location))
+    return read_checkpoints(path_text("checkpoint_location", checkpoint_location, "a path or URL"), last=last)
+
+
+def read_checkpoints(location: str, *, last: int | None = None, largest: int | None = None) -> list[CheckpointStats]:
+    """See checkpoints; a file larger than `largest` is an error."""
+    storage = open_limited(log_location(location), largest)
     merged: dict[int, dict[str, Any]] = {}
-    known = {f.name for f in fields(CheckpointStats)}
-    for match in reversed(_segments(storage)):
-        try:
-            data = storage.read(f"history/{match[0]}")
-        except FileNotFoundError:
-            continue  # it was old enough to be forgotten just now
-        for line in reversed(data.splitlines()):
-            try:
-                entry = {k: v for k, v in json.loads(line).items() if k in known}
-            except ValueError as error:
-                raise RecordError(
-                    f"{storage.url}/history/{match[0]} is damaged ({error}); it holds statistics only: move it away"
-                ) from error
-            newer = merged.get(entry["checkpoint_id"], {})
-            merged[entry["checkpoint_id"]] = entry | newer | _summed(entry, newer)
+    for name in reversed(segments(storage)):
+        merge_segment(storage, name, read_segment(storage, name), merged)
         if last is not None and len(merged) > last:
             break
     running = _running(location)
     if running is not None and running not in merged:
         merged[running] = {"checkpoint_id": running, **_under_way(storage)}
-    found = [CheckpointStats(**merged[key]) for key in sorted(merged)]
+    found = stats_of(merged)
     return found if last is None else found[-last:]
+
+
+def read_segment(storage: Storage, name: str) -> bytes:
+    """The lines of a segment."""
+    try:
+        return storage.read(f"history/{name}")
+    except FileNotFoundError:
+        return b""  # it was old enough to be forgotten just now
+
+
+def merge_segment(
+    storage: Storage, name: str, data: bytes, merged: dict[int, dict[str, Any]], *, only: Container[int] | None = None
+) -> None:
+    """Add what a segment says to what newer ones said, of these checkpoints or of all."""
+    for line in reversed(data.splitlines()):
+        try:
+            entry = _checked({k: v for k, v in json.loads(line).items() if k in _TYPES})
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise RecordError(
+                f"{storage.url}/history/{name} is damaged ({error}); it holds statistics only: move it away"
+            ) from error
+        number = entry["checkpoint_id"]
+        if only is None or number in only:
+            newer = merged.get(number, {})
+            merged[number] = entry | newer | _summed(entry, newer)
+
+
+def _checked(entry: dict[str, Any]) -> dict[str, Any]:
+    """The entry, or ValueError: whoever shows it relies on what its fields are."""
+    wrong = [k for k, v in entry.items() if not isinstance(v, _TYPES[k]) or isinstance(v, bool) != (k == _FLAG)]
+    if "checkpoint_id" not in entry:
+        wrong.append("checkpoint_id")
+    wrong = wrong or [
+        name
+        for name, kind in (("durations", int | float), ("sinks", dict))
+        if any(not isinstance(inner, kind) for inner in entry.get(name, {}).values())
+    ]
+    if wrong:
+        raise ValueError(f"its field {wrong[0]!r} is missing or wrong")
+    return entry
+
+
+def stats_of(merged: Mapping[int, Mapping[str, Any]]) -> list[CheckpointStats]:
+    """What all entries of each checkpoint say together, oldest first."""
+    # A line about state alone can outlive the rest: of a batch that Spark ran again, or whose segment is forgotten.
+    return [CheckpointStats(**merged[key]) for key in sorted(merged) if "status" in merged[key]]
 
 
 def _summed(entry: Mapping[str, Any], newer: Mapping[str, Any]) -> dict[str, Any]:

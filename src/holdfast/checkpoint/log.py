@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -87,9 +87,9 @@ class CheckpointLog:
         for folder in ("", "commits", "floors", self._slots.folder(self.generation), *rarely):
             self.storage.tidy(folder)
 
-    def replace_lineage(self) -> None:
-        """Give this location a new lineage: what a take-over does, so that ledgers of the old one are set aside."""
-        self._identity = self._identity.taken_over(self.generation).write(self.storage)
+    def replace_lineage(self, others: Collection[str] = ()) -> None:
+        """Give this location a new lineage: what a take-over does, so that the ledgers of `others` are set aside."""
+        self._identity = self._identity.taken_over(self.generation, others).write(self.storage)
 
     def finish_take_over(self) -> None:
         """What the take-over sets aside is swept: the next start need not do it again."""
@@ -100,6 +100,11 @@ class CheckpointLog:
     def lineage(self) -> str:
         """The uuid of this location."""
         return self._identity.uuid
+
+    @property
+    def set_aside(self) -> tuple[str, ...]:
+        """Lineages whose name this location has taken: what their tasks prepare is undone here."""
+        return self._identity.set_aside
 
     @property
     def taking_over(self) -> bool:
@@ -251,6 +256,13 @@ class CheckpointLog:
             self._create(commit_name(checkpoint_id, sink), "commit", records.new_nonce(), body)
             known = self._commits.get(checkpoint_id, {})
             self._commits = {**self._commits, checkpoint_id: {**known, sink: self.generation}}
+
+    def names_after(self, checkpoint_id: CheckpointId) -> list[str]:
+        """The files that say what was decided and committed after a checkpoint; abort slots, the fence, say nothing."""
+        slots = sorted(r.slot for r in self._records.values() if (r.checkpoint_id or 0) > checkpoint_id)
+        commits = [(number, sink) for number, sinks in sorted(self._commits.items()) for sink in sinks]
+        later = [commit_name(number, sink) for number, sink in commits if number > checkpoint_id]
+        return [*(self._slots.name(slot) for slot in slots), *later]
 
     def find_commit(self, checkpoint_id: CheckpointId, sink: str) -> bool:
         """Whether another driver has recorded this commit since the log was read; it is then known here, too."""

@@ -29,8 +29,14 @@ class Loops(Protocol):
     def sleep(self, seconds: float) -> bool | None:
         """Wait without a condition; True when the run was stopped, so that waiting for anything is over."""
 
+    def call(self, sink: str, do: Callable[[], None], timeout: float, over: Callable[[], bool]) -> bool:
+        """Do it for a sink whose endpoint may never answer; raise what it raises.
+
+        False when it is still under way after so many seconds, or when `over` says that nobody waits any more.
+        """
+
     def stop(self, timeout: float) -> list[str]:
-        """End; the names of sinks whose loop did not end in time."""
+        """End; the names of sinks whose loop or call did not end in time."""
 
 
 class Threads:
@@ -41,6 +47,8 @@ class Threads:
         self._stopping = threading.Event()
         self._wakes: list[threading.Event] = []
         self._threads: dict[str, threading.Thread] = {}
+        #: calls that somebody has waited for, and that had not returned by then
+        self._left: list[tuple[str, threading.Thread]] = []
 
     def start(self, deliveries: Sequence[Delivery], name: str) -> None:
         """See Loops."""
@@ -86,15 +94,39 @@ class Threads:
         """See Loops."""
         return self._stopping.wait(seconds)
 
+    def call(self, sink: str, do: Callable[[], None], timeout: float, over: Callable[[], bool]) -> bool:
+        """See Loops; in a thread of its own, since nothing ends a call that hangs."""
+        done: list[BaseException | None] = []
+
+        def run() -> None:
+            try:
+                do()
+                done.append(None)
+            except BaseException as error:  # noqa: BLE001  raised below, by whoever waits
+                done.append(error)
+            self._tell()
+
+        thread = threading.Thread(target=run, name=f"holdfast-call-{sink}", daemon=True)
+        thread.start()
+        with self._changed:
+            self._changed.wait_for(lambda: done or over(), timeout)
+        if not done:
+            self._left.append((sink, thread))
+            return False
+        if done[0] is not None:
+            raise done[0]
+        return True
+
     def stop(self, timeout: float) -> list[str]:
         """See Loops."""
         self._stopping.set()
         self.wake()
         deadline = time.monotonic() + timeout
-        for thread in self._threads.values():
+        everyone = [*self._threads.items(), *self._left]
+        for _, thread in everyone:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
-        return [name for name, thread in self._threads.items() if thread.is_alive()]
+        return list(dict.fromkeys(name for name, thread in everyone if thread.is_alive()))
 
 
 class Inline:
@@ -131,6 +163,11 @@ class Inline:
                 return False
             self.sleep(min(waits))
             slept += min(waits)
+        return True
+
+    def call(self, sink: str, do: Callable[[], None], timeout: float, over: Callable[[], bool]) -> bool:
+        """See Loops; whoever calls waits for as long as it takes."""
+        do()
         return True
 
     def stop(self, timeout: float) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 from holdfast.checkpoint.delivery import totals
 from holdfast.checkpoint.ports import SubtaskReport
 from holdfast.core.model import Decided
+
+#: subtasks of a checkpoint that the history tells of one by one
+PARTS = 100
 
 
 class Phases:
@@ -35,11 +39,26 @@ class Phases:
 
 def summary(reports: Sequence[SubtaskReport], decided: Decided, outcomes: Mapping[str, Any]) -> dict[str, Any]:
     """Rows, bytes and subtasks, and what became of them in each sink."""
+    largest = sorted(reports, key=lambda r: (-r.rows, r.subtask))
     return {
         "rows": sum(r.rows for r in reports),
         "bytes": sum(r.bytes for r in reports),
         "subtasks": len(reports),
+        "parts": [{"subtask": r.subtask, "rows": r.rows, "bytes": r.bytes} for r in largest[:PARTS]],
         "sinks": {
-            name: {**totals(decided.of(name)), "outcome": outcomes.get(name, "pending")} for name in decided.sinks
+            name: {
+                **totals(decided.of(name)),
+                "outcome": outcomes.get(name, "pending"),
+                **_discarded(reports, name),
+            }
+            for name in decided.sinks
         },
     }
+
+
+def _discarded(reports: Sequence[SubtaskReport], sink: str) -> dict[str, Any]:
+    """How many values of which columns a sink left out, if it did."""
+    found: Counter[str] = Counter()
+    for report in reports:
+        found.update(report.discarded.get(sink, {}))
+    return {"discarded": dict(found)} if found else {}

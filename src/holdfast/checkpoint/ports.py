@@ -42,6 +42,14 @@ class Run:
     schema: Any = None
     #: sink -> the newest checkpoint with rows of it that a commit record says is committed (rule 15)
     committed: Mapping[str, Committed] = field(default_factory=dict)
+    #: lineages whose name this location took over, in this run or before
+    set_aside: tuple[str, ...] = ()
+    #: the user lets this location take over names; `take_over` says that it does
+    may_take_over: bool = False
+
+    def takes_from(self, lineage: str) -> bool:
+        """Whether work that this other lineage, or one that begins so, has prepared is this location's to undo."""
+        return self.take_over or any(other.startswith(lineage) for other in self.set_aside)
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,8 @@ class SubtaskReport:
     refused: bool = False
     #: the first of them: sink, column, reason, content, message
     first_bad: tuple[Mapping[str, Any], ...] = ()
+    #: sink -> column that it leaves out -> values
+    discarded: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @staticmethod
     def parse(body: Mapping[str, Any]) -> SubtaskReport:

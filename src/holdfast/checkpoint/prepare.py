@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checkpoint.bad_rows import Letters, check
+from holdfast.checkpoint.dead import Replays
 from holdfast.checkpoint.guard import described, guarded
-from holdfast.checkpoint.loops import Loops
-from holdfast.checkpoint.ports import Batch, Run, Sink, SubtaskReport, Tasks
+from holdfast.checkpoint.ports import Batch, Run, SubtaskReport, Tasks
+from holdfast.checkpoint.retrying import Retrying
 from holdfast.checkpoint.sinkset import SinkSet
 from holdfast.core.model import CheckpointId, Committable
-from holdfast.core.retry import Retry
-from holdfast.errors import ConfigError, EngineError, HoldfastError, NotPreparedError, RowError, SinkError, first_line
+from holdfast.errors import ConfigError, EngineError, NotPreparedError, RowError, SinkError, first_line
 
 logger = logging.getLogger("holdfast")
 #: Prepared work of an endpoint without a timeout is asked for again when the tasks took longer than this, in seconds.
@@ -42,34 +42,28 @@ class Preparation:
         sinks: SinkSet,
         tasks: Tasks,
         *,
-        retry: Retry,
-        loops: Loops,
-        clock: Callable[[], float],
+        retrying: Retrying,
         undo: Callable[[CheckpointId, BaseException], None],
         letters: Letters | None = None,
+        replays: Replays | None = None,
     ) -> None:
         self._set, self._sinks, self._tasks = sinks, sinks.sinks, tasks
-        self._retry, self._loops, self._clock, self._undo = retry, loops, clock, undo
-        self._letters = letters
+        self._retrying, self._clock, self._undo = retrying, retrying.clock, undo
+        self._letters, self._replays = letters, replays
         #: for so many checkpoints more, tasks look for rows that sinks refuse from the start
         self._careful = 0
 
     def run(self, run: Run, checkpoint_id: CheckpointId, batch: Batch, started: int) -> Prepared:
         """Run the tasks, again while an endpoint is away (until `retry` is over) or drops what they prepared."""
-        began, failures = self._clock(), 0
-        while True:
+
+        def once() -> Prepared:
             try:
                 return self._once(run, checkpoint_id, batch, started)
             except BaseException as error:
                 self._undo(checkpoint_id, error)
-                failures += 1
-                if not self._worth_it(error, failures, self._clock() - began):
-                    raise
-                logger.warning(
-                    "checkpoint %d is not decided, its tasks run again: %s", checkpoint_id, first_line(error)
-                )
-                if self._loops.sleep(self._retry.wait(failures)):
-                    raise
+                raise
+
+        return self._retrying.run(f"checkpoint {checkpoint_id} is not decided, its tasks run again", once, _worth_it)
 
     def _write(self, run: Run, checkpoint_id: CheckpointId, batch: Batch, started: int) -> Sequence[SubtaskReport]:
         """Run the tasks; when a sink refuses rows, once more to find them: to set them aside, or to count them."""
@@ -85,7 +79,9 @@ class Preparation:
 
     def _once(self, run: Run, checkpoint_id: CheckpointId, batch: Batch, started: int) -> Prepared:
         began = self._clock()
-        reports = self._write(run, checkpoint_id, batch, started)
+        reports = list(self._write(run, checkpoint_id, batch, started))
+        if self._replays is not None:
+            reports += self._replays.write(run, checkpoint_id, started, reports)
         check(checkpoint_id, reports, self._letters)
         self._careful = CAREFUL if any(report.refused for report in reports) else max(0, self._careful - 1)
         committables = [c for report in reports for c in report.committables]
@@ -96,6 +92,8 @@ class Preparation:
                 with guarded(sink, "validate"):
                     sink.validate(checkpoint_id, mine, self._tasks)
         state = self._set.snapshot(checkpoint_id)
+        if self._replays is not None:
+            state |= self._replays.state(checkpoint_id)
         self._ask_again(checkpoint_id, committables, self._clock() - began)
         return Prepared(reports, committables, state)
 
@@ -108,11 +106,6 @@ class Preparation:
                 f"{', '.join(sink.name for sink in self._sinks)}: a sink must have the same name on the driver and in "
                 "tasks. Set it once, in __init__ or as name = ... in its class"
             )
-
-    def _worth_it(self, error: BaseException, failures: int, tried: float) -> bool:
-        if isinstance(error, NotPreparedError):
-            return failures <= RERUNS
-        return isinstance(error, (SinkError, EngineError)) and error.again and tried < self._retry.seconds
 
     def _ask_again(self, checkpoint_id: CheckpointId, committables: Sequence[Committable], elapsed: float) -> None:
         """Rule 14: what an endpoint has dropped by now costs a second run; after the decision it costs a repair."""
@@ -141,20 +134,7 @@ def undone(steps: Sequence[Callable[[], Any]], error: BaseException) -> None:
             error.add_note(f"while cleaning up after it: {type(problem).__name__}: {problem}")
 
 
-def again(
-    what: str, do: Callable[[], Any], sink: Sink, *, retry: Retry, loops: Loops, clock: Callable[[], float]
-) -> None:
-    """Do it, again and again while the endpoint is away; give up when `retry` is over, at once if it cannot help."""
-    began, failures = clock(), 0
-    while True:
-        try:
-            with guarded(sink, what):
-                do()
-            return
-        except HoldfastError as error:
-            failures += 1
-            if error.action != "restart" or not getattr(error, "again", True) or clock() - began >= retry.seconds:
-                raise
-            logger.warning("%s of sink %s failed, trying again: %s", what, sink.name, first_line(error))
-            if loops.sleep(retry.wait(failures)):
-                raise
+def _worth_it(error: BaseException, failures: int, in_time: bool) -> bool:
+    if isinstance(error, NotPreparedError):
+        return failures <= RERUNS
+    return isinstance(error, (SinkError, EngineError)) and error.again and in_time

@@ -9,10 +9,12 @@ from typing import Any, TypeVar
 from holdfast.checkpoint import records
 from holdfast.checkpoint.delivery import totals
 from holdfast.checkpoint.history import log_location
+from holdfast.checkpoint.limited import open_limited
+from holdfast.checkpoint.lineage import open_lineage
 from holdfast.checkpoint.log import CheckpointLog, commit_name
+from holdfast.checkpoint.ports import Run
 from holdfast.checkpoint.reports import report_of
 from holdfast.checkpoint.runs import Owner, RunInfo, newest_driver, owner_of, read_run
-from holdfast.checkpoint.storage import open_storage
 from holdfast.checkpoint.stuck import Finding, Standing, read_finding
 from holdfast.core.model import CheckpointId, fold
 from holdfast.core.recovery import complete_through, owed
@@ -46,8 +48,8 @@ class Damage:
 class LogReader(CheckpointLog):
     """A log that is only read, and that collects what is damaged instead of stopping at it."""
 
-    def __init__(self, checkpoint_location: str) -> None:
-        super().__init__(open_storage(log_location(checkpoint_location)), "")
+    def __init__(self, checkpoint_location: str, *, largest: int | None = None) -> None:
+        super().__init__(open_limited(log_location(checkpoint_location), largest), "")
         self.damaged: list[Damage] = []
 
     def identity(self) -> dict[str, Any]:
@@ -65,6 +67,20 @@ class LogReader(CheckpointLog):
     def record(self, name: str, kind: str) -> dict[str, Any] | None:
         """The body of a record, or None when it is missing or damaged; both are noted."""
         return self.guarded(name, lambda: records.decode(self._content(name), self._where(name), kind))
+
+    def as_run(self, pipeline: str, *, delivery: str = "exactly-once") -> Run:
+        """What sinks would be told if a query started now; of a location that nobody has used, no lineage.
+
+        ConfigError when the location is another pipeline's.
+        """
+        if "lineage.json" not in self.storage.names(""):
+            return Run(pipeline, "", 0, self.storage.url, delivery)
+        self._identity = open_lineage(self.storage, pipeline)
+        newest = max(self.generations(), default=-1)
+        return Run(
+            pipeline, self.lineage, newest + 1, self.storage.url, delivery, self.last_decided, self.taking_over,
+            None, self.committed(),
+        )  # fmt: skip
 
     def owner(self) -> Owner | None:
         """Who runs it, or ran it last."""
@@ -172,6 +188,22 @@ class LogReader(CheckpointLog):
                 if key not in found or found[key].get("id") == report.get("id"):
                     found[key] = report
         return tuple(found[key] for key in sorted(found))
+
+    def slots_folder(self, generation: int) -> str:
+        """Where a generation has its slots."""
+        return self._slots.folder(generation)
+
+    def committed_by(self, checkpoint_id: CheckpointId) -> dict[str, int]:
+        """Sink -> the generation that recorded its commit of a checkpoint."""
+        return dict(self._commits.get(checkpoint_id, {}))
+
+    def files_of(self, checkpoint_id: CheckpointId) -> list[str]:
+        """The records of one checkpoint, as names below the log: its slots in order, commits, findings, reports."""
+        slots = sorted(slot for slot, record in self._records.items() if record.checkpoint_id == checkpoint_id)
+        found = [self._slots.name(slot) for slot in slots]
+        for folder in ("commits", "lost", "reports"):
+            found += [f"{folder}/{n}" for n in self.storage.names(folder) if n.startswith(f"{checkpoint_id}.")]
+        return found
 
     def sink_names(self) -> set[str]:
         """Every sink that a kept record names."""

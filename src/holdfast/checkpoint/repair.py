@@ -10,11 +10,13 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from holdfast.checkpoint.bad_rows import Letters
+from holdfast.checkpoint.dead import KEPT_BY
 from holdfast.checkpoint.findings import finding_name, record_finding
 from holdfast.checkpoint.log import CheckpointLog
-from holdfast.checkpoint.ports import Batch, Run, Sink, SubtaskReport
+from holdfast.checkpoint.ports import Batch, Run, Sink, SubtaskReport, Tasks
 from holdfast.checkpoint.reports import PRODUCE_ANYWAY, write_report
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Committable, Decided, RecordKind
@@ -43,8 +45,9 @@ class Repairs:
         sinks: Mapping[str, Sink],
         lost: dict[OwedCommit, LostError],
         letters: Letters | None = None,
+        tasks: Tasks | None = None,
     ) -> None:
-        self._log, self._letters = log, letters
+        self._log, self._letters, self._tasks = log, letters, tasks
         self._sinks = sinks
         #: what the last delivery found lost, shared with it
         self._lost = lost
@@ -87,6 +90,7 @@ class Repairs:
             raise self.stop(action, error, [])  # the sink speaks of work that is not in the record
         lost = lost or list(mine)
         kept = [c for c in mine if c not in lost]
+        batch = self._source(action, decided, batch)
         repair = 1 + self._log.repairs(action.checkpoint_id)
         sink, at = self._sinks[action.sink].as_decided([c.data for c in lost]), decided.timestamp
         whole_pass: list[SubtaskReport] | None = None
@@ -124,6 +128,14 @@ class Repairs:
             len(reports),
         )
         return Repaired(action.sink, rows, len(reports))
+
+    def _source(self, action: OwedCommit, decided: Decided, batch: Batch) -> Batch:
+        """Where the lost rows are found again: the replay, but dead letters are kept and are in no replay."""
+        if self._letters is None or action.sink not in self._letters.sinks:
+            return batch
+        keeper: Any = self._sinks[KEPT_BY]
+        found: Batch = keeper.as_batch(decided.of(KEPT_BY), action.checkpoint_id, self._tasks)
+        return found
 
     def _careful(self, decided: Decided) -> bool:
         """Whether rows of this checkpoint were set aside: then a replay has rows that are in no transaction."""

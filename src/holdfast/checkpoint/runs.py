@@ -18,7 +18,7 @@ from holdfast.errors import RecordError
 SILENT_BEATS = 3
 #: seconds after which a process that gives no sign of life is taken for another one that has its number now
 SILENT_FOR_LONG = 300.0
-#: seconds a driver may take to start before somebody on another machine takes it for dead
+#: seconds a driver may take to start before it is in trouble, or, seen from another machine, taken for dead
 STARTING = 600.0
 #: beside those of a pulse: it said nothing of its end
 DEAD, STARTED, SILENT = "dead", "starting", "silent"
@@ -101,9 +101,10 @@ def _judge(run: RunInfo | None, here: bool | None, now: float, started: float) -
     if here is False:
         return False, DEAD
     if run is None:
+        late = now - started >= STARTING
         if here is None:
-            return (None, STARTED) if now - started < STARTING else (False, DEAD)
-        return True, STARTED
+            return (False, DEAD) if late else (None, STARTED)
+        return True, SILENT if late else STARTED
     age = now - run.at / 1000
     if age <= SILENT_BEATS * run.every:
         return True, RUNNING

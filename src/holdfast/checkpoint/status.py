@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checkpoint import health
-from holdfast.checkpoint.history import CheckpointStats, checkpoints, engine_position, log_location
+from holdfast.checkpoint.history import CheckpointStats, engine_position, log_location, read_checkpoints
 from holdfast.checkpoint.reader import Damage, LogReader, PendingSink
 from holdfast.checkpoint.runs import Owner, RunInfo, read_run
 from holdfast.checkpoint.sinkbook import Membership, read_book
@@ -85,16 +85,16 @@ class Status:
         return self.health == health.HEALTHY
 
 
-def read_status(checkpoint_location: str, *, max_age: float | None = None) -> Status:
+def read_status(checkpoint_location: str, *, max_age: float | None = None, largest: int | None = None) -> Status:
     """Read the files of a checkpoint location; ConfigError when holdfast has never used it.
 
-    With `max_age`, no checkpoint complete for so many seconds is a fault.
+    With `max_age`, no checkpoint complete for so many seconds is a fault. A record larger than `largest` is damaged.
     """
     require_used(checkpoint_location)
-    log = LogReader(checkpoint_location)
+    log = LogReader(checkpoint_location, largest=largest)
     lineage, owner = log.identity(), log.owner()
     log.load()
-    stats = log.guarded("history", lambda: checkpoints(checkpoint_location, last=20)) or []
+    stats = log.guarded("history", lambda: read_checkpoints(checkpoint_location, last=20, largest=largest)) or []
     finished = [entry for entry in stats if entry.durations]
     planned, committed = engine_position(checkpoint_location)
     now = time.time()

@@ -23,8 +23,9 @@ Outcomes = Callable[[CheckpointId], Mapping[str, Any]]
 class Story:
     """The checkpoints of one run, as the history has them."""
 
-    def __init__(self, log: CheckpointLog, outcomes: Outcomes) -> None:
+    def __init__(self, log: CheckpointLog, outcomes: Outcomes, trigger: str | None = None) -> None:
         self._log, self._outcomes = log, outcomes
+        self._trigger = {} if trigger is None else {"trigger": trigger}
         self._history = History(log.storage, log.generation, retain=log.history_retain)
         self._lock = threading.Lock()
         #: checkpoints of which the history says that a sink lags
@@ -63,7 +64,7 @@ class Story:
         with self._lock:
             state = self._settle(checkpoint_id, state)
             told = summary(reports, decided, self._outcomes(checkpoint_id))
-            self._history.add(checkpoint_id, {"status": state, **clock.told(), **told})
+            self._history.add(checkpoint_id, {"status": state, **self._trigger, **clock.told(), **told})
 
     def committed(self, checkpoint_id: CheckpointId) -> None:
         """A loop has committed it: if it was the last one, and the history says that the checkpoint lags, say so."""
@@ -73,6 +74,10 @@ class Story:
                 sinks = {sink: {"outcome": outcome} for sink, outcome in self._outcomes(checkpoint_id).items()}
                 entry = {"restored": checkpoint_id in self.inherited, "sinks": sinks}
                 self._history.add(checkpoint_id, {"status": advance(State.LAGGING, Event.COMMIT), **entry})
+
+    def keyed_state(self, found: Mapping[CheckpointId, Mapping[str, Any]]) -> None:
+        """What the engine says of the state after some checkpoints: rows, bytes, seconds of the snapshot."""
+        self._history.add_all({number: {"state": dict(told)} for number, told in found.items()})
 
     def _settle(self, checkpoint_id: CheckpointId, state: State) -> State:
         lags = checkpoint_id in self._pending()

@@ -10,14 +10,21 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast import __version__
+from holdfast.cli.check import check
+from holdfast.cli.dashboard import dashboard
+from holdfast.cli.dead_letters import app as dead_letters
 from holdfast.cli.demo import demo
 from holdfast.cli.flush import flush
 from holdfast.cli.history import history
 from holdfast.cli.output import USAGE
 from holdfast.cli.resolve import resolve
+from holdfast.cli.rewind import rewind
 from holdfast.cli.run import new, run, schema
+from holdfast.cli.savepoint import app as savepoint
+from holdfast.cli.state import state
 from holdfast.cli.status import status
 from holdfast.cli.transactions import app as transactions
+from holdfast.cli.watch import watch
 
 _UsageError: Any = typer.BadParameter.__base__
 
@@ -54,12 +61,19 @@ app = typer.Typer(
 )
 app.command(epilog="Example: holdfast demo --seed 7 --kills 3 --rows 10000")(demo)
 app.command(epilog="Example: holdfast new kafka-to-postgres --to job.yaml")(new)
+app.command(epilog="Example: holdfast check job.yaml")(check)
 app.command(epilog="Example: holdfast run job.yaml --set trigger.available_now=true")(run)
 app.command(epilog="Example: holdfast schema > holdfast.schema.json")(schema)
 app.command(epilog="Example: holdfast status /data/checkpoints/totals --max-age 5m")(status)
+app.command(epilog="Example: holdfast watch /data/checkpoints/totals")(watch)
+app.command(epilog="Example: holdfast dashboard /data/checkpoints")(dashboard)
 app.command(epilog="Example: holdfast flush /data/checkpoints/totals")(flush)
 app.command(epilog="Example: holdfast history /data/checkpoints/totals --last 50")(history)
 app.command(epilog="Example: holdfast resolve /data/checkpoints/totals 17 --give-up")(resolve)
+app.add_typer(dead_letters, name="dead-letters")
+app.command(epilog="Example: holdfast rewind /data/checkpoints/totals --to 41 --ahead redeliver")(rewind)
+app.command(epilog="Example: holdfast state /data/checkpoints/totals --sample 10")(state)
+app.add_typer(savepoint, name="savepoint")
 app.add_typer(transactions, name="transactions")
 
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.errors import ConfigError
+from holdfast.checkpoint.status import Status
+from holdfast.errors import CheckpointInUseError, ConfigError
 
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")]
 
@@ -19,6 +20,18 @@ def confirm(what: str, *, yes: bool) -> bool:
     if not interactive():
         raise ConfigError(f"{what}. This must be confirmed, and there is no terminal to ask on: pass --yes")
     return typer.confirm(f"{what}. Go on?", err=True)
+
+
+def refuse_running(found: Status, why: str, *, fence: bool) -> None:
+    """CheckpointInUseError while a driver runs, or may: a command that claims a generation would stop it."""
+    owner = found.owner
+    if fence or owner is None or owner.alive is False:
+        return
+    state = "seems to run" if owner.alive else "may run"
+    raise CheckpointInUseError(
+        f"the pipeline {found.pipeline!r} {state} in process {owner.pid} on {owner.host}, {why}; or pass --fence: that "
+        "process is then stopped at its next checkpoint"
+    )
 
 
 def interactive() -> bool:

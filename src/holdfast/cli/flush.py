@@ -12,10 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.checkpoint.history import log_location
-from holdfast.checkpoint.status import Status, read_status
+from holdfast.checkpoint.status import read_status
 from holdfast.checkpoint.storage import open_storage
+from holdfast.cli.confirm import refuse_running
 from holdfast.cli.output import OK, JsonOption, LocationArgument, reporting
-from holdfast.errors import CheckpointInUseError, RecordError
+from holdfast.errors import RecordError
 
 if TYPE_CHECKING:
     from holdfast.connectors.files.flush import Flushed
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 FenceOption = Annotated[
     bool, typer.Option("--fence", help="Also when a driver seems to run: it is stopped, and loses nothing.")
 ]
+
+_BY_ITSELF = "and completes its files by itself, at the latest when it is stopped. Stop it, then flush"
 
 
 def flush(location: LocationArgument, fence: FenceOption = False, json: JsonOption = False) -> None:
@@ -37,7 +40,7 @@ def flush(location: LocationArgument, fence: FenceOption = False, json: JsonOpti
         found = read_status(location)
         if found.damaged or found.pipeline is None or found.lineage is None:
             raise RecordError("; ".join(d.problem for d in found.damaged) or f"{location} has no lineage record")
-        _refuse_running(found, fence)
+        refuse_running(found, _BY_ITSELF, fence=fence)
         done = complete(open_storage(log_location(location)), found.pipeline, found.lineage)
         out.result({"location": location, "sinks": [asdict(row) for row in done]}, lambda: _table(done))
         out.exit(OK)
@@ -50,15 +53,3 @@ def _table(rows: Sequence[Flushed]) -> RenderableType:
     for row in rows:
         table.add_row(Text(row.sink), Text(row.path), f"{row.files:,}", f"{row.rows:,}")
     return table
-
-
-def _refuse_running(found: Status, fence: bool) -> None:
-    owner = found.owner
-    if fence or owner is None or owner.alive is False:
-        return
-    state = "seems to run" if owner.alive else "may run"
-    raise CheckpointInUseError(
-        f"the pipeline {found.pipeline!r} {state} in process {owner.pid} on {owner.host}, and completes its files by "
-        "itself, at the latest when it is stopped. Stop it, then flush; or pass --fence: that process is then stopped "
-        "at its next checkpoint"
-    )

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console, RenderableType
 
+from holdfast.core.units import size as size
 from holdfast.errors import ConfigError, HoldfastError, RecordError, StorageError
 
 #: exit codes: as promised and healthy; not, or degraded; down, or the store does not answer; wrong use, a bad location
@@ -93,18 +94,10 @@ def age(milliseconds: int | None) -> str:
     if milliseconds is None:
         return "-"
     seconds = max(0, int(time.time() - milliseconds / 1000))
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds // size} {unit}"
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{seconds // length} {unit}"
     return f"{seconds} s"
-
-
-def size(count: int) -> str:
-    """Bytes for people."""
-    value, units = float(count), ["B", "kB", "MB", "GB", "TB"]
-    while value >= 1000 and len(units) > 1:
-        value, units = value / 1000, units[1:]
-    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
 
 
 def phases(durations: Mapping[str, float]) -> str:

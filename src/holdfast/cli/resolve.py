@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,19 +12,19 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.checkpoint import operator
 from holdfast.checkpoint import orders as recorded
 from holdfast.checkpoint import resolve as orders
 from holdfast.checkpoint.log import ACCEPT_RESTORED
 from holdfast.checkpoint.reader import LogReader
 from holdfast.checkpoint.reports import GIVE_UP, MARK_DELIVERED, PRODUCE_ANYWAY
 from holdfast.checkpoint.resolve import TRY_AGAIN
-from holdfast.checkpoint.runs import Owner
 from holdfast.checkpoint.status import Status, read_status
 from holdfast.checkpoint.stuck import Finding, choose
 from holdfast.cli import reports
 from holdfast.cli.confirm import YesOption, confirm
 from holdfast.cli.output import BROKEN, OK, JsonOption, LocationArgument, Output, age, moment, reporting
-from holdfast.errors import CheckpointInUseError, ConfigError, RecordError
+from holdfast.errors import ConfigError, RecordError
 
 CheckpointArgument = Annotated[
     int | None, typer.Argument(help="Which checkpoint; default: the only one that is stuck.", metavar="[CHECKPOINT]")
@@ -112,10 +108,10 @@ def resolve(
             _show(out, found, checkpoint, sink)
         if send_again is not None:
             _asked(out, f"the rows kept of checkpoint {send_again} are sent again", yes=yes)
-            reports.send_again(out, location, send_again, sink, _who())
+            reports.send_again(out, location, send_again, sink, operator.who())
             return
         if not fence:
-            _refuse_running(found)
+            operator.refuse_running(found)
         if accept_restored:
             _accept(out, found, sink, yes=yes)
             return
@@ -130,14 +126,14 @@ def _decide(out: Output, found: Status, checkpoint: int | None, sink: str | None
     meant = choose(log, checkpoint, sink, whole_sink=how in (GIVE_UP, MARK_DELIVERED, TRY_AGAIN))
     for finding in meant:
         orders.check_way(location, finding, how)
-    _asked(out, f"{_question(meant, how)}{_elsewhere(found.owner)}", yes=yes)
+    _asked(out, f"{operator.question(meant, how)}{operator.elsewhere(found.owner)}", yes=yes)
     if how == TRY_AGAIN:
         orders.try_again(log.storage, meant)
         names = [{"checkpoint_id": f.checkpoint_id, "sink": f.sink} for f in meant]
         told = "Start the query: it tries again, and says anew why if it cannot."
         out.result({"location": location, "try_again": names}, lambda: Text(told))
         return
-    done = orders.resolve(location, pipeline, meant, how, _who())
+    done = orders.resolve(location, pipeline, meant, how, operator.who())
     first = {"report": done[0]} if len(done) == 1 else {}
     out.result({"location": location, **first, "reports": done}, lambda: Group(*map(_report, done)))
 
@@ -148,8 +144,8 @@ def _accept(out: Output, found: Status, sink: str | None, *, yes: bool) -> None:
     log = LogReader(found.location)
     log.load()
     missing = orders.missing_in(log, found.location, sink)
-    _asked(out, f"{orders.accept_consequence(missing)}{_elsewhere(found.owner)}", yes=yes)
-    report = orders.accept_restored(found.location, str(found.pipeline), missing, _who())
+    _asked(out, f"{orders.accept_consequence(missing)}{operator.elsewhere(found.owner)}", yes=yes)
+    report = orders.accept_restored(found.location, str(found.pipeline), missing, operator.who())
     out.result({"location": found.location, "report": report}, lambda: _report(report))
 
 
@@ -157,21 +153,6 @@ def _asked(out: Output, question: str, *, yes: bool) -> None:
     if not confirm(question, yes=yes):
         out.error("not confirmed: nothing was changed")
         out.exit(BROKEN)
-
-
-def _question(meant: Sequence[Finding], how: str) -> str:
-    if len(meant) == 1:
-        return orders.consequence(meant[0], how)
-    rows = sum(f.rows for f in meant)
-    first, last = meant[0], meant[-1]
-    return (
-        f"{len(meant)} checkpoints ({first.checkpoint_id} to {last.checkpoint_id}) of sink {first.sink!r}, {rows:,} "
-        f"rows. For the first: {orders.consequence(first, how)}"
-    )
-
-
-def _who() -> dict[str, Any]:
-    return {"by": _user(), "host": socket.gethostname(), "at": int(time.time() * 1000)}
 
 
 def _show(out: Output, found: Status, checkpoint: int | None, sink: str | None) -> None:
@@ -237,28 +218,3 @@ def _report(report: Mapping[str, Any]) -> RenderableType:
     if not report["carried_out"]:
         last = "Start the query: it carries this out and leaves its own report (holdfast status). Numbers are expected."
     return Group(table, Text(last))
-
-
-def _refuse_running(found: Status) -> None:
-    owner = found.owner
-    # Our own number is that of a driver that is gone: in containers the first process often has the same.
-    if owner is None or not owner.alive or (owner.pid == os.getpid() and owner.host == socket.gethostname()):
-        return
-    raise CheckpointInUseError(
-        f"the pipeline {found.pipeline!r} seems to run in process {owner.pid} on {owner.host}, and delivers what it "
-        "can by itself. Stop it first, so that nothing changes under your decision; or pass --fence: that process is "
-        "then stopped at its next checkpoint"
-    )
-
-
-def _elsewhere(owner: Owner | None) -> str:
-    if owner is None or owner.alive is not None:
-        return ""
-    return f". The last driver ran as process {owner.pid} on {owner.host}: if it still runs, it is stopped"
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a container's user without a name
-        return f"uid {os.getuid()}"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json as json_module
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,16 +15,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.output import OK, JsonOption, Output, reporting
-from holdfast.errors import ConfigError
-
-JobArgument = Annotated[Path, typer.Argument(help="A job file (.yaml), or a Python file with def pipeline(spark).")]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Overrules the job file: --set trigger.once=true. May be repeated."
-    ),
-]
+from holdfast.cli.jobs import JobArgument, KafkaOption, SetOption, read
+from holdfast.cli.output import OK, JsonOption, reporting
+from holdfast.errors import FIX, OPERATOR, RESTART, ConfigError, RefusedError
 
 
 def run(
@@ -34,9 +30,17 @@ def run(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Let this checkpoint location own the name, for this start.")
     ] = False,
-    kafka: Annotated[
-        bool, typer.Option("--kafka", help="For a Python file: give its Spark the Kafka connector.")
+    kafka: KafkaOption = False,
+    no_check: Annotated[
+        bool, typer.Option("--no-check", help="Start without looking first for what would break the guarantee.")
     ] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option("--metrics-port", min=1, max=65535, help="Serve metrics for Prometheus at /metrics of this port."),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option("--metrics-host", help="The address it listens on; 0.0.0.0 for all.")
+    ] = "127.0.0.1",
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON objects, on standard error.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -46,38 +50,50 @@ def run(
     and a restart may mend it; 2 a person has to look; 3 the job file or the query is wrong; 128 and the signal's number
     after a second signal.
     """
+    from holdfast.metrics import serve
     from holdfast.pipeline import logs, plan
-    from holdfast.pipeline.runner import CODES, Runner
-    from holdfast.pipeline.secrets import Secrets
+    from holdfast.pipeline.runner import CODES, Measured, Runner, Watchers
     from holdfast.pipeline.view import View
 
     with reporting(json=json) as out:
-        secrets, restart = Secrets(), None
-        if job.suffix == ".py":
-            from holdfast.pipeline.python_job import PythonJob
-
-            if settings:
-                raise ConfigError("--set is for job files: a Python file reads its own arguments and environment")
-            built: Any = PythonJob(job, kafka=kafka)
-            name = job.stem
-        else:
-            from holdfast.pipeline.build import Builder
-            from holdfast.pipeline.problems import read_job
-
-            described = read_job(job, tuple(settings or ()))
-            built, secrets, restart = Builder(described), described.secrets, described.job.restart
-            name = built.job.name
-        logs.set_up(name, secrets, as_json=log_json)
+        made = read(job, settings, kafka=kafka, keep=not dry_run)
+        built, secrets = made.built, made.secrets
+        logs.set_up(made.name, secrets, as_json=log_json)
         if dry_run:
             found = plan.describe(built.writer(built.session()))
             hidden = json_module.loads(secrets.hide(json_module.dumps(found)))
             out.result(hidden, lambda: _plan(hidden))
             out.exit(OK)
         console = Console(stderr=json, width=None if sys.stdout.isatty() else 220)
-        runner = Runner(built, View(console, secrets, json_lines=json), restart=restart, take_over=take_over)
-        code = runner.run()
+        view = View(console, secrets, json_lines=json)
+        before = None if no_check else partial(refuse, say=view.say)
+        measured = Measured()
+        watchers = Watchers(view, measured)
+        with ExitStack() as stack:
+            if metrics_port is not None:
+                stack.callback(serve(lambda: measured.metrics, metrics_port, metrics_host))
+            code = Runner(built, watchers, restart=made.restart, take_over=take_over, before=before).run()
         assert code == 0 or code in CODES.values() or code > 128
         out.exit(code)
+
+
+def refuse(writer: Any, *, say: Callable[[str], None]) -> None:
+    """Check what is about to be started: warnings are told, what is fatal is an error.
+
+    An endpoint that is only away is left to the start, which waits for it as `retry` says.
+    """
+    from holdfast.pipeline.checks.examine import look
+
+    found = look(writer)
+    for finding in found:
+        if finding.level == "warning" or (finding.level == "fatal" and finding.action == RESTART):
+            say(f"{finding.level}: {finding.check} ({finding.subject}): {finding.text}. {finding.remedy}")
+    bad = [finding for finding in found if finding.level == "fatal" and finding.action != RESTART]
+    if bad:
+        told = "; ".join(f"{f.check} ({f.subject}): {f.text}. {f.remedy}" for f in bad)
+        action = FIX if any(finding.action == FIX for finding in bad) else OPERATOR
+        many = f"{len(bad)} of {len(found)} checks before the start are fatal"
+        raise RefusedError(f"not started, {many} (--no-check starts all the same): {told}", action)
 
 
 def _plan(found: dict[str, Any]) -> RenderableType:
@@ -104,16 +120,34 @@ def schema() -> None:
 def new(
     template: Annotated[str | None, typer.Argument(help="Which one; without it, they are listed.")] = None,
     to: Annotated[Path, typer.Option("--to", help="Where to write it.")] = Path("job.yaml"),
+    compose_free: Annotated[
+        bool,
+        typer.Option("--compose-free", help="Beside it, servers.py: starts the servers it needs, without containers."),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Write a commented job file to begin with."""
-    from holdfast.pipeline.templates import TEMPLATES, find
+    from holdfast.pipeline.templates import TEMPLATES, find, servers_script
 
     with reporting(json=json) as out:
         if template is None:
             out.result({"templates": TEMPLATES}, lambda: _templates())
             out.exit(OK)
-        _write(out, to, find(template), template)
+        text, script = find(template), to.with_name("servers.py")
+        wanted = servers_script(template, to.name, script.name) if compose_free else None
+        for path in (to, script) if wanted is not None else (to,):
+            if path.exists():
+                raise ConfigError(f"{path} is there already: choose another file with --to")
+        written = [_write(to, text)] + ([] if wanted is None else [_write(script, wanted)])
+        found = {"written": written, "template": template}
+        out.result(found, lambda: Text(_next_steps(to, None if wanted is None else script, asked=compose_free)))
+
+
+def _next_steps(job: Path, script: Path | None, *, asked: bool) -> str:
+    if script is not None:
+        return f"wrote {job} and {script}. See it run: python {script} holdfast run {job}"
+    needless = " It needs no servers." if asked else ""
+    return f"wrote {job}: fill in what it says, then holdfast check {job}, then holdfast run {job}.{needless}"
 
 
 def _templates() -> RenderableType:
@@ -125,13 +159,10 @@ def _templates() -> RenderableType:
     return table
 
 
-def _write(out: Output, to: Path, text: str, template: str) -> None:
+def _write(to: Path, text: str) -> str:
     try:
         with to.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
         raise ConfigError(f"{to} is there already: choose another file with --to") from None
-    out.result(
-        {"written": str(to), "template": template},
-        lambda: Text(f"wrote {to}: fill in what it says, then holdfast run {to} --dry-run, then holdfast run {to}"),
-    )
+    return str(to)

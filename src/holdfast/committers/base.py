@@ -53,6 +53,11 @@ class CheckpointCommitter(ABC):
         """
         return None
 
+    @property
+    def made(self) -> bool:
+        """Whether the folder or table is there; by default it is believed to be."""
+        return True
+
     def take_over(self) -> None:  # noqa: B027
         """Forget what other lineages of this pipeline name committed; called only when the user asked for it."""
 

@@ -165,6 +165,12 @@ class CassandraCheckpointCommitter(CheckpointCommitter):
         )
         return [(row.job_id, row.checkpoint_id) for row in rows]
 
+    @property
+    def made(self) -> bool:
+        """See CheckpointCommitter."""
+        with borrow(self._settings, self._who) as client:
+            return bool(self._columns(client))
+
     def _columns(self, client: Client) -> dict[str, str]:
         rows = client.query(_DESCRIBE, (self.keyspace, self.table))
         return {row.column_name: row.type for row in rows}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,22 @@ import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run, Tasks
 from holdfast.checkpoint.storage import make_folder
+from holdfast.connectors.sqlite_deletes import Deleting, prepare_graves, runs
 from holdfast.connectors.sqlite_errors import sqlite_error, told
 from holdfast.connectors.sqlite_table import CREATE_LEDGER, Ledger, Table
 from holdfast.connectors.sqlite_trial import Trial, trial_of
-from holdfast.connectors.sqlite_types import Keys, check_types, encode, has_order, to_rows
+from holdfast.connectors.sqlite_types import Keys, check_declared, check_types, column_type, encode, has_order, to_rows
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
 from holdfast.core.paths import AnyPath, path_text
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
+from holdfast.sinks.deletes import DELETED, check_delete_when, marks, split, without
 from holdfast.sinks.keys import FindDuplicates
 from holdfast.sinks.ledger import APPEND, check_ledger
-from holdfast.sinks.order import check_order_by
+from holdfast.sinks.order import MissingIndexError, check_order_by
+from holdfast.sinks.pattern import MAX_TARGETS, check_max_targets, parse_pattern
+from holdfast.sinks.schema_change import DISCARD, EVOLVE, FREEZE, check_schema_change, discarded, ways
 from holdfast.sinks.write_ahead import StagedSink
 
 MODES = ("ledger", "upsert")
@@ -40,7 +45,7 @@ class _Writing(wal.LogWriter):
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows that the table will take."""
         if self._trial is not None and self._tried is not None:
-            self._trial.insert(self._tried, batch)
+            self._trial.insert(self._tried, split(batch)[0] if DELETED in batch.schema.names else batch)
         super().write(batch)
 
     def seal(self) -> dict[str, Any]:
@@ -64,8 +69,10 @@ class SqliteSink(StagedSink):
     Needs a file that driver and executors reach: one machine. A reader sees whole checkpoints only. `mode="ledger"`,
     or "append", appends. `mode="upsert"` replaces rows by `key`; of two rows of one key the one with the larger
     `order_by` wins, and without `order_by` two rows of one key in one checkpoint are an error, raised before anything
-    is decided. A table that does not exist is created from the DataFrame's columns. A value that the table cannot take
-    is refused in the task, before anything is decided.
+    is decided. Rows for which `delete_when` is true delete the row of their key. A table that does not exist is created
+    from the DataFrame's columns. A value that the table cannot take is refused in the task, before anything is decided.
+    `table` may be a pattern over columns, such as "orders_{country}": then there is a table for each value, at most
+    `max_targets` of them.
     """
 
     #: `commit` works from committables and its own connections, and shares nothing but what it has delivered
@@ -81,13 +88,17 @@ class SqliteSink(StagedSink):
         mode: str = "ledger",
         key: Sequence[str] = (),
         order_by: str | None = None,
+        delete_when: str | None = None,
+        keep_deletes: float | str = "7d",
+        schema_change: str = FREEZE,
+        max_targets: int = MAX_TARGETS,
         name: str | None = None,
     ) -> None:
         file = path_text("path", path, "the path of a file")
         if file == ":memory:":
             raise ConfigError(f"path must name a file, not {path!r}: executors open it too")
-        if not isinstance(table, str) or not table or "\0" in table or _reserved(table):
-            raise ConfigError(f"table must be the name of a table, and not begin with sqlite_ or holdfast_: {table!r}")
+        check_table(table)
+        self.pattern, self.max_targets = parse_pattern("table", table), check_max_targets(max_targets)
         mode = "ledger" if mode == APPEND else mode
         if mode not in MODES:
             raise ConfigError(f"mode must be one of {', '.join((*MODES, APPEND))}, not {mode!r}")
@@ -97,9 +108,18 @@ class SqliteSink(StagedSink):
             raise ConfigError("mode='upsert' needs key=[...], the columns that identify a row")
         if mode == "ledger" and (key or order_by):
             raise ConfigError("key and order_by belong to mode='upsert'; mode='ledger' appends every row")
-        self.table = Table(str(Path(file).absolute()), table, tuple(key), order_by)
+        keep = check_delete_when(delete_when, keep_deletes, upsert=mode == "upsert")
+        self.delete_when = delete_when
+        self.schema_change = check_schema_change(schema_change)
+        self.table = Table(str(Path(file).absolute()), table, tuple(key), order_by, keep=keep)
         self.mode = mode
         self.name = check_name("name", name or f"sqlite-{table}"[:100])
+
+    def for_target(self, target: str) -> SqliteSink:
+        """See TwoPhaseCommitSink."""
+        made = copy.copy(self)
+        made.table, made.pattern = replace(self.table, name=check_table(target)), None
+        return made
 
     def shared_paths(self, location: str) -> Sequence[str]:
         """See TwoPhaseCommitSink; the driver makes the table, and a task writes into it."""
@@ -113,7 +133,8 @@ class SqliteSink(StagedSink):
     def open(self, run: Run) -> None:
         """See TwoPhaseCommitSink."""
         super().open(run)
-        self._check_columns(run.schema)
+        schema = None if run.schema is None else without(self.name, run.schema, self.delete_when)
+        self.check_columns(schema)
         file = Path(self.table.path)
         new = not file.exists()
         make_folder(file.parent)
@@ -125,10 +146,11 @@ class SqliteSink(StagedSink):
                 self._ledger.take_over(connection, self._committed)
             self._found = self._ledger.read(connection)
             check_ledger(run, self._where, self._found)
-            if run.schema is not None:
-                self._check_table(connection, run.schema)
-            own = "" if run.schema is None else self.table.create_statement(run.schema)
-            self._trial = trial_of(connection, self.name, self.table.path, self.table.name, own)
+            if schema is not None:
+                self.check_table(connection, schema)
+            own = "" if schema is None else self.table.create_statement(schema)
+            add = [self.table.add_statement(*column) for column in self.table.add]
+            self._trial = trial_of(connection, self.name, self.table.path, self.table.name, own, add)
 
     def initialize_state(self, state: Any) -> None:
         """The ledger must know what was committed (rule 15), unless that went into another file, on purpose."""
@@ -149,14 +171,14 @@ class SqliteSink(StagedSink):
 
     def write(self, txn: wal.LogWriter, batch: pa.RecordBatch) -> None:
         """Seal the rows as SQLite takes them: whatever it would not take is refused here (rule 11)."""
-        rows = encode(self.name, batch)
+        rows = encode(self.name, batch if self.delete_when is None else batch.drop_columns([DELETED]))
         for column in self.table.key:
             if rows.column(column).null_count:
                 raise RowError(
                     f"sink {self.name!r}: a row has no value in key column {column!r}; SQLite would never find it "
                     "again. Filter such rows out or fill the key in"
                 )
-        super().write(txn, rows)
+        super().write(txn, rows if self.delete_when is None else rows.append_column(DELETED, marks(batch)))
 
     def pre_commit(self, txn: wal.LogWriter) -> Mapping[str, Any] | None:
         """The handle, and all that its commit needs to know (rule 16)."""
@@ -202,7 +224,8 @@ class SqliteSink(StagedSink):
         known = self.run.committed.get(self.name)
         return -1 if known is None else known.checkpoint_id
 
-    def _check_columns(self, schema: pa.Schema | None) -> None:
+    def check_columns(self, schema: pa.Schema | None) -> None:
+        """Refuse rows that no table of SQLite could take."""
         if schema is None:
             return
         check_types(self.name, schema)
@@ -214,31 +237,58 @@ class SqliteSink(StagedSink):
                 "order in SQLite, where it is kept as text: cast it to bigint, double or timestamp"
             )
 
-    def _check_table(self, connection: sqlite3.Connection, schema: pa.Schema) -> None:
+    def check_table(self, connection: sqlite3.Connection, schema: pa.Schema) -> None:
+        """Make the table if it is not there, and refuse one that these rows do not go into."""
+        self.table = replace(self.table, graves=None, add=())
         self._try(connection, self.table.create_statement(schema))
         there, given = self.table.columns(connection), {name.lower() for name in schema.names}
-        missing = [name for name in schema.names if name.lower() not in there]
-        if missing:
-            raise ConfigError(
-                f"table {self.table.name!r} in {self.table.path} has no column {', '.join(missing)}: add it with "
-                f"ALTER TABLE, or select other columns. The table has {', '.join(sorted(there))}"
-            )
+        check_declared(self.name, self.table.name, schema, self.table.types(connection))
+        self._check_new(schema, [name for name in schema.names if name.lower() not in there], sorted(there))
         required = [column for column, must in there.items() if must and column not in given]
         if required:
             raise ConfigError(
                 f"column {', '.join(required)} of table {self.table.name!r} in {self.table.path} is NOT NULL and not "
                 "among the DataFrame's columns: add it to the query, or give it a default"
             )
-        self._try(connection, f"EXPLAIN {self.table.insert_statement(schema.names)}", [None] * len(schema.names))
+        if self.delete_when is not None and self.table.order_by is not None:
+            graves = prepare_graves(connection, self.table.name, self.table.key, self.table.order_by)
+            self.table = replace(self.table, graves=graves)
+        written = [name for name in schema.names if name.lower() in there]
+        self._try(connection, f"EXPLAIN {self.table.insert_statement(written)}", [None] * len(written))
+
+    def _check_new(self, schema: pa.Schema, missing: Sequence[str], there: Sequence[str]) -> None:
+        """Columns that the table does not have."""
+        where = f"table {self.table.name!r} in {self.table.path}"
+        needed = (*self.table.key, *filter(None, [self.table.order_by]))
+        add = tuple((name, column_type(schema.field(name).type)) for name in missing)
+        self.discards = ()
+        if self.schema_change == DISCARD or (self.schema_change == EVOLVE and set(missing) & set(needed)):
+            self.discards = discarded(self.name, where, missing, needed)
+        elif self.schema_change == EVOLVE:
+            self.table = replace(self.table, add=add)
+        elif missing:
+            statements = [self.table.add_statement(*column) for column in add]
+            raise ConfigError(
+                f"{where} has no column {', '.join(missing)}: {ways(statements)}. The table has {', '.join(there)}"
+            )
 
     def _try(self, connection: sqlite3.Connection, statement: str, values: Sequence[Any] = ()) -> None:
         try:
             connection.execute(statement, values)
         except sqlite3.OperationalError as error:
-            index = f". The table needs a unique index on ({', '.join(self.table.key)})" if self.table.key else ""
-            raise ConfigError(
-                f"sink {self.name!r} cannot write into table {self.table.name!r}: {error}{index}"
-            ) from error
+            told = f"sink {self.name!r} cannot write into table {self.table.name!r}: {error}"
+            if self.table.key and "ON CONFLICT" in str(error):
+                raise MissingIndexError(
+                    f"{told}. The table needs a unique index on ({', '.join(self.table.key)})"
+                ) from error
+            raise ConfigError(told) from error
+
+
+def check_table(table: object) -> str:
+    """The name of a table."""
+    if not isinstance(table, str) or not table or "\0" in table or _reserved(table):
+        raise ConfigError(f"table must be the name of a table, and not begin with sqlite_ or holdfast_: {table!r}")
+    return table
 
 
 def _reserved(table: str) -> bool:
@@ -289,12 +339,21 @@ class _Apply:
             check_ledger(run, f"the ledger of sink {self.ledger.sink!r} in {self.table.path}", ledger)
         if ledger.get(run.lineage, -1) >= self.checkpoint_id:
             return Outcome.ALREADY_COMMITTED
-        count = 0
+        count = deleted = 0
+        table = self.table
+        table.add_columns(connection)
+        deleting = Deleting(connection, table.name, table.key, table.order_by, table.graves)
         for handle in handles:
             for batch in wal.read_log(run.location, handle):
                 # Version 1 sealed the rows as they came.
                 rows = batch if handle["version"] > 1 else encode(self.ledger.sink, batch)
-                connection.executemany(self.table.insert_statement(batch.schema.names), to_rows(rows))
+                for part, deletes in runs(rows) if DELETED in rows.schema.names else [(rows, False)]:
+                    if deletes:
+                        deleting.delete(part, table.keep)
+                        deleted += part.num_rows
+                    else:
+                        connection.executemany(table.insert_statement(part.schema.names), to_rows(part))
                 count += batch.num_rows
+        deleting.forget(deleted)
         self.ledger.add(connection, self.checkpoint_id, count)
         return Outcome.COMMITTED

@@ -11,6 +11,7 @@ from urllib.parse import quote as url_quote
 
 import pyarrow as pa
 
+from holdfast.connectors.sqlite_deletes import newer_grave
 from holdfast.connectors.sqlite_types import column_type, quote
 from holdfast.core.model import CheckpointId
 
@@ -39,6 +40,11 @@ class Table:
     name: str
     key: tuple[str, ...] = ()
     order_by: str | None = None
+    #: the table that remembers deletes, and for how many seconds; None: there are none, or they are not remembered
+    graves: str | None = None
+    keep: float = 0.0
+    #: columns that the commit adds, and their types
+    add: tuple[tuple[str, str], ...] = ()
 
     @property
     def mode(self) -> str:
@@ -53,12 +59,16 @@ class Table:
             "mode": self.mode,
             "key": list(self.key),
             "order_by": self.order_by,
+            **({} if self.graves is None else {"graves": self.graves, "keep": self.keep}),
+            **({"add": [list(column) for column in self.add]} if self.add else {}),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Table:
         """Read back from a committable."""
-        return cls(data["path"], data["table"], tuple(data["key"]), data["order_by"])
+        add = tuple((name, kind) for name, kind in data.get("add", ()))
+        graves, keep = data.get("graves"), data.get("keep", 0.0)
+        return cls(data["path"], data["table"], tuple(data["key"]), data["order_by"], graves, keep, add)
 
     @contextmanager
     def connect(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
@@ -78,6 +88,25 @@ class Table:
             name.lower(): bool(required) and default is None and not key for _, name, _, required, default, key in found
         }
 
+    def types(self, connection: sqlite3.Connection) -> dict[str, str]:
+        """The table's columns in lower case, as they are declared; none of a STRICT table, which checks each value."""
+        made = "SELECT sql FROM sqlite_master WHERE name = ? COLLATE NOCASE AND type = 'table'"
+        found = connection.execute(made, (self.name,)).fetchone()
+        if found is not None and "STRICT" in found[0].rpartition(")")[2].upper():
+            return {}
+        return {row[1].lower(): row[2] for row in connection.execute(f"PRAGMA table_info({quote(self.name)})")}
+
+    def add_statement(self, column: str, kind: str) -> str:
+        """What adds a column."""
+        return f"ALTER TABLE {quote(self.name)} ADD COLUMN {quote(column)} {kind}"
+
+    def add_columns(self, connection: sqlite3.Connection) -> None:
+        """Add the columns that are to be added and are not there."""
+        there = self.columns(connection) if self.add else {}
+        for column, kind in self.add:
+            if column.lower() not in there:
+                connection.execute(self.add_statement(column, kind))
+
     def create_statement(self, schema: pa.Schema) -> str:
         """The table for these columns."""
         columns = [f"{quote(field.name)} {column_type(field.type)}" for field in schema]
@@ -87,8 +116,14 @@ class Table:
 
     def insert_statement(self, columns: Sequence[str]) -> str:
         """Append, or replace by key; an `order_by` that is smaller than what is there changes nothing."""
-        names, marks = ", ".join(map(quote, columns)), ", ".join("?" * len(columns))
-        statement = f"INSERT INTO {quote(self.name)} ({names}) VALUES ({marks})"  # noqa: S608  identifiers are quoted
+        names, marks = ", ".join(map(quote, columns)), ", ".join(f"?{n + 1}" for n in range(len(columns)))
+        statement = f"INSERT INTO {quote(self.name)} ({names}) "
+        if self.graves is None:
+            statement += f"VALUES ({marks})"
+        else:
+            places = {column: n + 1 for n, column in enumerate(columns)}
+            newer = newer_grave(self.graves, [places[c] for c in self.key], places[self.order_by or ""])
+            statement += f"SELECT {marks} WHERE NOT EXISTS ({newer})"
         if not self.key:
             return statement
         keys = ", ".join(map(quote, self.key))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -29,12 +30,15 @@ class Trial:
     path: str
     table: str
     create: str
+    #: statements that add the columns that the commit will add
+    add: tuple[str, ...] = ()
 
     def connect(self) -> sqlite3.Connection:
         """A new one, which forgets each row at once: no row meets another."""
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         name = quote(self.table)
-        connection.execute(self.create)
+        for statement in (self.create, *self.add):
+            connection.execute(statement)
         connection.execute(
             f"CREATE TRIGGER holdfast_forget AFTER INSERT ON {name} BEGIN DELETE FROM {name}; END"  # noqa: S608
         )
@@ -57,14 +61,16 @@ class Trial:
             connection.execute("ROLLBACK")
 
 
-def trial_of(connection: sqlite3.Connection, sink: str, path: str, table: str, own: str) -> Trial | None:
+def trial_of(
+    connection: sqlite3.Connection, sink: str, path: str, table: str, own: str, add: Sequence[str]
+) -> Trial | None:
     """The trial that a table needs; None for one that refuses no row for its own values. `own`: as we create it."""
     found = connection.execute(_LOOK, (table,)).fetchone()
     if found is None or found[0] != "table" or found[1].upper().startswith("CREATE VIRTUAL"):
         return None
     if found[1] == own.replace(" IF NOT EXISTS", "", 1) or not _DEMANDING.search(found[1]):
         return None
-    trial = Trial(sink, path, table, found[1])
+    trial = Trial(sink, path, table, found[1], tuple(add))
     try:
         trial.connect().close()
     except sqlite3.Error as error:

@@ -7,6 +7,7 @@ import datetime
 import json
 import math
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,26 @@ def check_types(sink: str, schema: pa.Schema) -> None:
                 f"sink {sink!r}: column {field.name!r} is of type {field.type}, which SQLite cannot hold: cast it to "
                 "text or to a number in the query"
             ) from error
+
+
+def check_declared(sink: str, table: str, schema: pa.Schema, declared: Mapping[str, str]) -> None:
+    """Refuse text for a column of numbers and numbers for one of text: SQLite would take both in silence."""
+    for field in schema:
+        kind, there = column_type(field.type), _affinity(declared.get(field.name.lower(), ""))
+        if (kind == "TEXT") != (there == "TEXT") and {kind, there} <= {"TEXT", "INTEGER", "REAL"}:
+            raise ConfigError(
+                f"sink {sink!r}: column {field.name!r} is {field.type} in the DataFrame, kept as {kind}, and "
+                f"{declared[field.name.lower()]} in table {table!r}: cast it in the query, or write into another table"
+            )
+
+
+def _affinity(declared: str) -> str:
+    """What a column's declared type means to SQLite (its section 3.1)."""
+    name = declared.upper()
+    for words, found in ((("INT",), "INTEGER"), (("CHAR", "CLOB", "TEXT"), "TEXT"), (("REAL", "FLOA", "DOUB"), "REAL")):
+        if any(word in name for word in words):
+            return found
+    return "" if not name or "BLOB" in name else "NUMERIC"
 
 
 def encode(sink: str, batch: pa.RecordBatch) -> pa.RecordBatch:

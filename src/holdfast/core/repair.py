@@ -65,11 +65,11 @@ def plan_repair(
         else:
             matches.append((committable, found))
     rest = tuple(sorted(number for numbers in free.values() for number in numbers))
-    same = _total([(c.rows, c.digest) for c in unmatched]) == _total([(seen[n].rows, seen[n].digest) for n in rest])
+    same = total([(c.rows, c.digest) for c in unmatched]) == total([(seen[n].rows, seen[n].digest) for n in rest])
     return RepairPlan(tuple(matches), tuple(unmatched), rest, same and bool(unmatched))
 
 
-def _total(parts: Iterable[tuple[int, str | None]]) -> tuple[int, int] | None:
+def total(parts: Iterable[tuple[int, str | None]]) -> tuple[int, int] | None:
     """Rows and digest of all parts together; None when one of them has no digest."""
     rows = digest = 0
     for count, text in parts:

@@ -37,6 +37,14 @@ def parse_duration(option: str, value: object) -> float | None:
     return float(number)
 
 
+def size(count: int) -> str:
+    """Bytes for people."""
+    value, units = float(count), ["B", "kB", "MB", "GB", "TB"]
+    while value >= 1000 and len(units) > 1:
+        value, units = value / 1000, units[1:]
+    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
 def _number(value: object, units: Mapping[str, float]) -> float | None:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return value

@@ -28,6 +28,7 @@ from holdfast.pipeline.problems import Described
 from holdfast.sinks.dead_letters import DeadLetters
 from holdfast.sinks.route import Route, route
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
+from holdfast.spark.debezium import from_debezium
 from holdfast.spark.kafka import read_kafka
 from holdfast.spark.session import session
 from holdfast.spark.stream import HoldfastWriter, write_stream
@@ -39,7 +40,9 @@ _SCHEMA = "sources/{}.json"
 class Builder:
     """Builds what one job file describes; errors point at the place in the file."""
 
-    def __init__(self, described: Described) -> None:
+    def __init__(self, described: Described, *, keep: bool = True) -> None:
+        """Without `keep`, a schema that is inferred is not written into the checkpoint location."""
+        self._keep = keep
         self.job: Any = described.job
         self._document, self._secrets = described.document, described.secrets
         self._folder = Path(described.document.path).resolve().parent
@@ -97,6 +100,10 @@ class Builder:
         return frame
 
     def _read(self, spark: SparkSession, name: str, source: Source) -> DataFrame:
+        frame = self._read_rows(spark, name, source)
+        return frame if source.debezium is None else from_debezium(frame, **source.debezium.given())
+
+    def _read_rows(self, spark: SparkSession, name: str, source: Source) -> DataFrame:
         if source.kafka is not None:
             return read_kafka(spark, **_kafka(source.kafka))
         if source.rate is not None:
@@ -129,6 +136,8 @@ class Builder:
             if not inferred.fields:
                 told = f"the schema of {files.path} cannot be inferred, there is nothing in it: {advice}"
                 raise ConfigError(told) from None
+            if not self._keep:
+                return inferred
             body = {"path": files.path, "schema": inferred.jsonValue()}
             storage.create(file, records.encode("source-schema", records.new_nonce(), body))
             data = storage.read(file)

@@ -1,102 +1,189 @@
-"""What every option is for, in a few words: for the schema of job files. A test compares it with the constructors."""
+"""What every option is for: one table, which the schema of job files, the reference and the pages of sinks are made from.
+
+Names, types and defaults are the constructors' own; a test compares them with this. The texts are Markdown; the schema
+shows them without links and marks. `make tables` writes them into the docs.
+"""
 
 from __future__ import annotations
 
-_NAME = "The sink's name, unique in the pipeline; keep it over restarts."
-_ORDER = "Of two rows of one key the one with the larger value of this column wins."
-_PENDING = "Undelivered {} at which the query fails; nothing is lost."
-_LIMITS = {"max_pending": _PENDING.format("checkpoints"), "max_pending_bytes": _PENDING.format("bytes")}
+_NAME = "the sink's name, unique in the pipeline; keep it over restarts. Default: `{}`"
+_ORDER = (
+    "for `upsert`: of two rows of one key the one with the larger value of this column wins; without it, two in one "
+    "checkpoint are an error"
+)
+_TARGETS = "with a [pattern](routes.md#tables-topics-and-folders-by-columns): how many names it may come to"
+_PATTERN = "; or [a pattern over columns](routes.md#tables-topics-and-folders-by-columns), such as `{}`"
+_KEY = "for `upsert`: the columns that identify a row"
+_DELETES = {
+    "delete_when": "for `upsert`: a condition in Spark SQL, such as `op = 'd'`; rows for which it is true [delete](changes.md#deletes) the row of their key",
+    "keep_deletes": "with `order_by`: how long a delete keeps older rows that come late away",
+}
+_CHANGE = "what becomes of [columns that are new](schema-changes.md): `freeze` refuses them, `evolve` adds them, `discard-column` leaves them out and counts"
+_LIMITS = {
+    "max_pending": "how many checkpoints may wait in the log before the query fails; nothing is lost; `None`: no limit",
+    "max_pending_bytes": "how many bytes may wait there; `None`: no limit",
+}
 
 HELP: dict[str, dict[str, str]] = {
     "write_stream": {
-        "name": "The pipeline's identity at every endpoint; keep it over restarts.",
-        "checkpoint_location": "A path or URL that driver and executors reach.",
-        "delivery": "exactly-once, or at-least-once.",
-        "retry": "How long a start, a batch and a commit wait for an endpoint that is away.",
-        "drain_timeout": "How long a bounded run or a stop waits for sinks that lag.",
-        "history_retain": "How many checkpoints the history keeps.",
+        "df": "a streaming DataFrame of a classic SparkSession (not Spark Connect)",
+        "sinks": "a sink or an `hf.route` of one, or a list of them with different names",
+        "name": "the pipeline's identity at every endpoint; keep it over restarts",
+        "checkpoint_location": "a path or URL that driver and executors reach; where tasks write there (write-ahead log), "
+        "a start on a cluster proves that they do",
+        "delivery": "`exactly-once` or [`at-least-once`](guarantees.md#at-least-once-mode)",
+        "take_over": "let this location own a name that a ledger knows from another one: "
+        "[what it means](guarantees.md#what-take_over-means)",
+        "retry": "an [`hf.Retry`](#retry): how long a start, a batch and a commit wait for an endpoint that is away; "
+        "default `hf.Retry()`",
+        "drain_timeout": "how long a bounded run (`availableNow`, `once`) and a stop give sinks that lag to catch up; what "
+        "is left then is an `UndeliveredError`, and the next start delivers it",
+        "history_retain": "of how many checkpoints, the newest, `hf.checkpoints` and `holdfast history` keep statistics: at "
+        "least so many, since they go by files of up to 100 entries; nothing is decided by them",
+        "dead_letters": "an [`hf.DeadLetters`](#deadletters): where rows go that a sink refuses or a route rejects; without "
+        "it the query stops at them",
+    },
+    "route": {
+        "sink": "any sink",
+        "where": "a predicate in Spark SQL: the rows for which it is true",
+        "select": "an expression in Spark SQL, or a list of them: the sink's columns",
+        "reject": "a predicate in Spark SQL: of these rows, those for which it is true are bad: they go to the "
+        "[dead letters](routes.md#dead-letters), and without those the query stops at them",
+    },
+    "DeadLetters": {
+        "sink": 'where letters go: any sink, a `KafkaSink` with `mode="write-ahead"`',
+        "max_ratio": "the batch fails when more of a checkpoint's rows are bad; one of fewer than 1,000 rows counts as one "
+        "of 1,000; `None`: no such limit",
+        "max_rows": "the batch fails when a checkpoint has more; `None`: no such limit",
+    },
+    "Retry": {
+        "for_": "how long it is tried again",
+        "first_wait": "the first wait between two tries",
+        "longest_wait": "the longest: it doubles in between",
+    },
+    "session": {
+        "app_name": "the name of the application",
+        "kafka": "`True`: add Spark's Kafka connector; it is fetched once",
+        "conf": "settings of Spark; they add to and override the defaults",
+        "state": "`rocksdb`: keyed state in RocksDB, with incremental checkpoints",
     },
     "read_kafka": {
-        "bootstrap_servers": "host:port, with commas between several.",
-        "topics": "Topics to read; or give a pattern.",
-        "pattern": "A regular expression for topics, those made later included.",
-        "group_id": "The consumer group that shows how far the pipeline is.",
-        "commit_offsets": "false: commit no offsets to the group.",
-        "isolation": "read_committed or read_uncommitted.",
-        "options": "For Spark's source as they are: maxOffsetsPerTrigger, kafka.*",
+        "spark": "a classic SparkSession with Spark's Kafka connector",
+        "bootstrap_servers": "`host:port`, with commas between several",
+        "topics": "a list of topics; or give a `pattern`",
+        "pattern": "a regular expression for topics, those made later included",
+        "group_id": "the consumer group that shows how far the pipeline is",
+        "start": "a [`StartFrom`](#startfrom); counts only while the query has no checkpoint",
+        "commit_offsets": "`False`: do not commit offsets to the group; else they follow what every sink has committed, and "
+        "never lead",
+        "isolation": "`read_committed` or `read_uncommitted`",
+        "options": "passed to Spark's source as they are (`maxOffsetsPerTrigger`, `kafka.*`); `kafka.max.poll.records` is "
+        "10,000 unless you set it: with Kafka's 500 Spark asks the broker for the ends of a partition so often that a batch "
+        "takes a quarter longer",
+    },
+    "from_debezium": {
+        "df": "the source's rows",
+        "schema": "the columns of the table: `id bigint, name string`, or a `StructType`",
+        "value": "the column of the messages",
+        "key": "the column of their keys: completes deletes that say no more than their key",
+        "op": "what the column with the kind of a change is called: `c`, `u`, `r`, `d`",
+        "position": "what the column with the order of changes is called",
+        "order": "Spark SQL for `position`, over `source` (a map of texts), `ts_ms` and the columns of `df`",
+        "keep": 'columns of `df` to keep, such as `["topic", "offset"]`',
+        "bad": "`fail`: what is no change fails the query; `null`: it becomes a row without `op`",
     },
     "KafkaSink": {
-        "bootstrap_servers": "host:port, with commas between several.",
-        "topic": "Where rows go; without it, each row says so in its column topic.",
-        "delivery": "none, at-least-once or exactly-once; default: the pipeline's.",
-        "mode": "two-phase, or write-ahead: rows wait in the log while brokers are away.",
-        "config": "For the producer: transaction.timeout.ms, sasl.*, ssl.* and others.",
-        "key": "Spark SQL for the message's key.",
-        "value": "Spark SQL for the message's value: to_json(struct(*))",
-        "name": _NAME,
+        "bootstrap_servers": "`host:port`, with commas between several",
+        "topic": "where rows go, or [a pattern over columns](routes.md#tables-topics-and-folders-by-columns), such as "
+        "`orders.{country}`; it must be there when the query starts. Without it the DataFrame needs a column `topic`, "
+        "and a topic that is not there is noticed with the first row that names it",
+        "key": "Spark SQL for the message's key, from columns of any name",
+        "value": "Spark SQL for the message's value, for example `to_json(struct(*))`",
+        "delete_when": "a condition in Spark SQL, with `key` and `value`: rows for which it is true are [messages without a value](changes.md#kafka-a-message-without-a-value)",
+        "progress_topic": "another topic that gets [one message a checkpoint](kafka.md#whole-checkpoints-for-readers), "
+        "after all of its rows; with one `topic` and exactly-once delivery",
+        "delivery": "`exactly-once`, `at-least-once` or `none`; `None`: the pipeline's",
+        "mode": "`two-phase`, or `write-ahead`: rows wait in the log while brokers are away",
+        "config": "librdkafka's settings (`transaction.timeout.ms`, `sasl.*`, `ssl.*`), for all clients of this sink",
+        "max_targets": _TARGETS,
+        "name": _NAME.format("kafka-<topic>"),
         **_LIMITS,
     },
     "PostgresSink": {
-        "dsn": "postgresql://user:password@host:port/database",
-        "table": "table or schema.table.",
-        "mode": "ledger (or append), two-phase or upsert.",
-        "key": "For upsert: the columns that identify a row.",
+        "dsn": "`postgresql://user:password@host:port/database`, or libpq's `key=value` pairs; driver and executors connect "
+        "with it",
+        "table": "`table` or `schema.table`, spelled as the catalog spells it" + _PATTERN.format("orders_{country}"),
+        "mode": "`ledger` (another word for it: `append`) and `two-phase` append; `upsert` replaces rows by `key`",
+        "key": f"{_KEY}; the table needs a unique index on them",
         "order_by": _ORDER,
-        "create": "true: make a table that is not there.",
-        "schema": "Where the ledger and the staging table are.",
-        "lock_timeout": "Seconds to wait for a lock.",
-        "name": _NAME,
+        **_DELETES,
+        "schema_change": _CHANGE,
+        "create": "`True`: a table that is not there is made from the DataFrame's columns",
+        "schema": "where the ledger and the staging tables are",
+        "lock_timeout": "seconds to wait for a lock before the attempt fails",
+        "max_targets": _TARGETS,
+        "name": _NAME.format("postgres-<table>"),
     },
     "FileSink": {
-        "path": "A folder, or the URL of one.",
-        "format": "parquet, json or csv.",
-        "bucket_by": "Columns, or {pattern, column, timezone} for folders by time.",
-        "partition_by": "Spark's word for bucket_by.",
-        "rolling": "When a file is completed.",
-        "csv_readers": "Who will read CSV files: spark, duckdb, pandas, python; all by default.",
-        "compression": "As the format has it: zstd, snappy, gzip ...",
-        "name": _NAME,
+        "path": "a folder, or the URL of one" + _PATTERN.format("/data/{country}"),
+        "format": "`parquet`, `json` (lines) or `csv` (with a header line)",
+        "bucket_by": "columns, and `TimeBucket`s (in a job file `{pattern, column, timezone}`): [buckets](files.md#buckets)",
+        "partition_by": "Spark's word for `bucket_by`: give one of them",
+        "rolling": "when files are completed: [`hf.Rolling`](reference.md#rolling); default `hf.Rolling()`",
+        "compression": "Parquet: `snappy` (default), `zstd`, `gzip`, `lz4`, `none`; JSON and CSV: `none` (default), `gzip`",
+        "schema_change": f"{_CHANGE}; CSV files take no new ones",
+        "csv_readers": "who will read CSV files: `spark`, `duckdb`, `pandas`, `python` (the `csv` module); all by default. "
+        "[What each would misread](files.md#csv) is refused",
+        "max_targets": _TARGETS,
+        "name": _NAME.format("files-<folder>"),
     },
     "Rolling": {
-        "size": "At this size.",
-        "age": "This long after its first row.",
-        "inactivity": "This long after its last row.",
+        "size": "at this size; `None`: no such limit",
+        "age": "this long after its first row; `0s` completes the files of every checkpoint at once",
+        "inactivity": "this long after its last row",
     },
     "TimeBucket": {
-        "pattern": "Folders name=value with %Y %m %d %H %M %j %y %G %V %u.",
-        "column": "An event-time column; without it the time of the checkpoint.",
-        "timezone": "Of the folders' names.",
+        "pattern": "folders `name=value` with `%Y %m %d %H %M %j %y %G %V %u`",
+        "column": "an event-time column; `None`: the time of the checkpoint",
+        "timezone": "of the folders' names",
     },
     "SqliteSink": {
-        "path": "The file.",
-        "table": "The table; made if it is not there.",
-        "mode": "ledger (or append), or upsert.",
-        "key": "For upsert: the columns that identify a row.",
+        "path": "the file",
+        "table": "the table; one that is not there is made from the DataFrame's columns"
+        + _PATTERN.format("orders_{country}"),
+        "mode": "`ledger`, or `append`, which is another word for it, appends; `upsert` replaces rows by `key`",
+        "key": _KEY,
         "order_by": _ORDER,
-        "name": _NAME,
+        "max_targets": _TARGETS,
+        **_DELETES,
+        "schema_change": _CHANGE,
+        "name": _NAME.format("sqlite-<table>"),
     },
     "CassandraSink": {
-        "contact_points": "Hosts to connect to.",
-        "keyspace": "The keyspace.",
-        "table": "The table; its primary key is the rows' key.",
-        "order_by": _ORDER,
-        "nulls": "write, or skip: leave what is there.",
-        "consistency": "Of writes: LOCAL_QUORUM, QUORUM, ALL ...",
-        "concurrency": "Requests under way in a task.",
-        "max_mutation": "Cassandra's limit, where it cannot be read from the server.",
-        "port": "Of the native protocol.",
-        "username": "To log in.",
-        "password": "To log in: ${CASSANDRA_PASSWORD}",
-        "tls": "true, or {ca_certs, certfile, keyfile, check_hostname}.",
-        "local_dc": "The data centre to send to.",
-        "timeout": "Seconds for a request.",
-        "name": _NAME,
+        "contact_points": "a list of host names; one that answers is enough to find the others",
+        "keyspace": "the keyspace; upper and lower case count, as in quoted CQL",
+        "table": "the table; its primary key is the rows' key" + _PATTERN.format("orders_{country}"),
+        "committer": "where sent checkpoints are marked; `None`: a table `holdfast_committer` in the same keyspace",
+        "order_by": "the column that says which of two rows of one key is the last; then stored values are read first, and "
+        "one task sends a checkpoint, else one for each subtask",
+        **_DELETES,
+        "schema_change": _CHANGE,
+        "nulls": "`write` deletes the column's value, `skip` leaves it",
+        "consistency": "how many replicas must have a row: `LOCAL_QUORUM`, `QUORUM`, `EACH_QUORUM`, `ALL`, `LOCAL_ONE`, "
+        "`ONE`, `TWO`, `THREE`",
+        "concurrency": "requests under way at once, for each task",
+        "max_mutation": "the largest row, in bytes or as `8MiB`; the smaller of this and the server's counts; `None`: what "
+        "the server says, else 16 MiB",
+        "port": "of all hosts",
+        "username": "to log in; with `password` or not at all",
+        "password": "to log in; never in a log, a record or an error",
+        "tls": "`True` for the system's authorities, or `{ca, certificate, key, check_hostname}`: paths of PEM files that "
+        "driver and executors have",
+        "local_dc": "the datacenter to talk to; `None`: that of the first contact point",
+        "timeout": "seconds for a request, and for a connection",
+        "max_targets": _TARGETS,
+        "name": _NAME.format("cassandra-<keyspace>-<table>"),
         **_LIMITS,
     },
-    "StdoutSink": {"name": _NAME, "max_pending": _LIMITS["max_pending"]},
-    "Retry": {
-        "for_": "How long it is tried again.",
-        "first_wait": "The first wait between two tries.",
-        "longest_wait": "The longest: it doubles in between.",
-    },
+    "StdoutSink": {"name": "the sink's name, unique in the pipeline", "max_pending": _LIMITS["max_pending"]},
 }

@@ -19,6 +19,7 @@ from holdfast.connectors.stdout import StdoutSink
 from holdfast.core.units import parse_duration
 from holdfast.errors import ConfigError
 from holdfast.pipeline.options import Options, field_of, model_of, options_of
+from holdfast.spark.debezium import from_debezium
 from holdfast.spark.kafka import read_kafka
 from holdfast.spark.stream import write_stream
 
@@ -108,12 +109,19 @@ class RateSource(Part):
     partitions: int | None = Field(default=None, ge=1)
 
 
+class Debezium(model_of(from_debezium, ("df", "schema"), "Debezium")):  # type: ignore[misc]
+    """The source's messages are changes of a table, unwrapped by hf.from_debezium."""
+
+    schema_: str = Field(alias="schema", description="The columns of the table, as in SQL: id long, name string.")
+
+
 class Source(Part):
     """One source: kafka, files or rate."""
 
     kafka: KafkaSource | None = None
     files: FileSource | None = None
     rate: RateSource | None = None
+    debezium: Debezium | None = Field(default=None, description="Its messages are changes of a table.")
 
     @model_validator(mode="after")
     def _one(self) -> Source:

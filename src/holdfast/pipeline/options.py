@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
@@ -66,7 +67,7 @@ def options_of(target: Callable[..., Any], leave_out: Collection[str] = ()) -> l
     hints = get_type_hints(call)
     about = HELP.get(target.__name__, {})
     return [
-        Option(p.name, _plain(hints.get(p.name, Any)), p.default, about.get(p.name, ""))
+        Option(p.name, hints.get(p.name, Any), p.default, about.get(p.name, ""))
         for p in inspect.signature(target).parameters.values()
         if p.name not in leave_out and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     ]
@@ -85,8 +86,13 @@ def field_of(option: Option) -> tuple[str, Any]:
     """Name and definition of a field; one that would hide a method of pydantic's gets an alias."""
     hides = hasattr(BaseModel, option.name)
     default = ... if option.default is REQUIRED else _default(option.default)
-    made = Field(default, alias=option.name if hides else None, description=option.help or None)
-    return f"{option.name}_" if hides else option.name, (option.type, made)
+    made = Field(default, alias=option.name if hides else None, description=plain_text(option.help) or None)
+    return f"{option.name}_" if hides else option.name, (_plain(option.type), made)
+
+
+def plain_text(markdown: str) -> str:
+    """Without links and marks."""
+    return re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", markdown).replace("`", "")
 
 
 def _first_paragraph(target: Any) -> str:

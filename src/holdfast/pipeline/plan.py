@@ -11,7 +11,7 @@ from holdfast.spark.stream import HoldfastWriter
 
 def describe(writer: HoldfastWriter) -> dict[str, Any]:
     """Columns, sinks with their guarantees, and Spark's plan; plain data."""
-    frame = writer._df
+    frame = writer.frame
     return {
         "pipeline": writer.pipeline,
         "checkpoint_location": writer.location,

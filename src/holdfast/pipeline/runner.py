@@ -6,15 +6,16 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from holdfast.errors import FIX, OPERATOR, RESTART, ConfigError, EngineError, HoldfastError, first_line
+from holdfast.metrics import Metrics
 from holdfast.pipeline.model import Restart
 from holdfast.spark.query import HoldfastQuery
 from holdfast.spark.stream import HoldfastWriter
@@ -51,6 +52,61 @@ class Watcher(Protocol):
         """The end."""
 
 
+class Watchers:
+    """Several that watch the same run."""
+
+    def __init__(self, *each: Watcher) -> None:
+        self._each = each
+
+    def started(self, query: HoldfastQuery, writer: HoldfastWriter) -> None:
+        """See Watcher."""
+        for one in self._each:
+            one.started(query, writer)
+
+    def look(self) -> None:
+        """See Watcher."""
+        for one in self._each:
+            one.look()
+
+    def say(self, sentence: str) -> None:
+        """See Watcher."""
+        for one in self._each:
+            one.say(sentence)
+
+    def close(self) -> None:
+        """See Watcher."""
+        for one in self._each:
+            one.close()
+
+
+class Measured:
+    """Keeps the metrics of the run, over its restarts, for whoever scrapes them."""
+
+    def __init__(self) -> None:
+        self.metrics: Metrics | None = None
+        self._query: HoldfastQuery | None = None
+
+    def started(self, query: HoldfastQuery, writer: HoldfastWriter) -> None:
+        """See Watcher."""
+        self._query = query
+        if self.metrics is None:
+            self.metrics = Metrics(writer.pipeline, writer.location, self._progress)
+
+    def _progress(self) -> Mapping[str, Any] | None:
+        query = self._query
+        return None if query is None or not query.isActive else query.lastProgress
+
+    def look(self) -> None:
+        """See Watcher."""
+
+    def say(self, sentence: str) -> None:
+        """See Watcher."""
+
+    def close(self) -> None:
+        """See Watcher; the files tell on, Spark does not."""
+        self._query = None
+
+
 class _AtOnce(BaseException):
     """A second signal: wait for nothing any more. Not an Exception: nobody may take it for a failure of his own."""
 
@@ -65,8 +121,11 @@ class Runner:
         *,
         restart: Restart | None = None,
         take_over: bool = False,
+        before: Callable[[HoldfastWriter], None] | None = None,
     ) -> None:
+        """`before` is called with what would be started, ahead of the first start; it raises to refuse it."""
         self._built, self._watcher, self._take_over = built, watcher, take_over
+        self._before = before
         self._restart = restart or Restart(attempts=0)
         self._signal: int | None = None
         self._signals = 0
@@ -116,10 +175,14 @@ class Runner:
     def _once(self, failures: int) -> None:
         """Start, and wait for the end; raises why it failed."""
         self._got_further = False
-        with _ours():
+        with building():
             spark = self._built.session()
             self._listen()  # Spark has put a handler of its own in place of ours, which ends everything at once
             writer = self._built.writer(spark, take_over=self._take_over and failures == 0)
+        if self._before is not None:
+            self._before(writer)
+            self._before = None
+        with building():
             query = writer.start()
         assert isinstance(query, HoldfastQuery)
         self._complete = _complete(query)
@@ -177,7 +240,7 @@ def _complete(query: HoldfastQuery) -> int | None:
 
 
 @contextmanager
-def _ours() -> Iterator[None]:
+def building() -> Iterator[None]:
     """What Spark or the user's own code raises before the start is an error of the job."""
     try:
         yield

@@ -10,19 +10,19 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live as Screen
-from rich.table import Table
 from rich.text import Text
 
-from holdfast.checkpoint.history import CheckpointStats, checkpoints
+from holdfast.checkpoint.history import checkpoints
 from holdfast.errors import StorageError
+from holdfast.metrics import source_lag
 from holdfast.pipeline.secrets import Secrets
+from holdfast.pipeline.table import SHOWN, checkpoint_line, checkpoint_table
 from holdfast.spark.query import HoldfastQuery
 from holdfast.spark.stream import HoldfastWriter
 
 logger = logging.getLogger("holdfast")
 #: seconds between two plain lines
 LINE_EVERY = 10.0
-_SHOWN = 8
 
 
 class Facts:
@@ -33,10 +33,10 @@ class Facts:
         coordinator = None if query.live is None else query.live.coordinator
         self.rows_in = float(progress.get("inputRowsPerSecond") or 0.0)
         self.rows_out = float(progress.get("processedRowsPerSecond") or 0.0)
-        self.lag = _lag(progress)
+        self.lag = source_lag(progress)
         try:
             # One more than is shown: the newest may just have begun.
-            self.last = checkpoints(location, last=_SHOWN + 1)
+            self.last = checkpoints(location, last=SHOWN + 1)
         except StorageError as error:
             self.last = []
             logger.debug("the history cannot be read just now: %s", error)
@@ -44,13 +44,6 @@ class Facts:
         self.pending = 0 if coordinator is None else len(coordinator.pending)
         deliveries = [] if coordinator is None else coordinator.deliveries
         self.sinks = [(d.sink.name, d.standing) for d in deliveries]
-
-
-def _lag(progress: Mapping[str, Any]) -> int | None:
-    """Rows that wait in Kafka, where Spark tells."""
-    told = [s.get("metrics") or {} for s in progress.get("sources") or []]
-    rows = [metrics["maxOffsetsBehindLatest"] for metrics in told if "maxOffsetsBehindLatest" in metrics]
-    return sum(int(float(value)) for value in rows) if rows else None
 
 
 class View:
@@ -105,7 +98,8 @@ class View:
         """A line about the newest checkpoint that is over, once."""
         if facts.finished and facts.finished[-1].checkpoint_id != self._told:
             self._told = facts.finished[-1].checkpoint_id
-            self.say(_line(facts))
+            last = facts.finished[-1]
+            self.say(checkpoint_line(last, facts.rows_out, lag=facts.lag, pending=facts.pending))
 
     def _table(self, facts: Facts) -> RenderableType:
         lag = "" if facts.lag is None else f"  lag {facts.lag:,} rows"
@@ -113,28 +107,9 @@ class View:
             f"{self._pipeline}  in {facts.rows_in:,.0f} rows/s  out {facts.rows_out:,.0f} rows/s{lag}"
             f"  pending {facts.pending}"
         )
-        table = Table("checkpoint", "status", "rows", "tasks", "decide", "commit", "notify")
-        for stats in reversed(facts.last):
-            table.add_row(str(stats.checkpoint_id), stats.status, f"{stats.rows:,}", *_phases(stats))
         troubles = [
             Text(self._secrets.hide(f"{name}: {standing.doing}: {standing.problem}"), style="yellow")
             for name, standing in facts.sinks
             if standing.problem
         ]
-        return Group(head, table, *troubles)
-
-
-def _phases(stats: CheckpointStats) -> list[str]:
-    return [
-        f"{stats.durations[name] * 1000:,.0f} ms" if name in stats.durations else ""
-        for name in ("tasks", "decide", "commit", "notify")
-    ]
-
-
-def _line(facts: Facts) -> str:
-    last = facts.finished[-1]
-    lag = "" if facts.lag is None else f", lag {facts.lag:,} rows"
-    pending = f", {facts.pending} pending" if facts.pending else ""
-    took = sum(last.durations.values()) * 1000
-    rate = f"{facts.rows_out:,.0f} rows/s"
-    return f"checkpoint {last.checkpoint_id}: {last.status}, {last.rows:,} rows in {took:,.0f} ms, {rate}{lag}{pending}"
+        return Group(head, checkpoint_table(facts.last), *troubles)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -43,6 +44,8 @@ class Channel:
     def __init__(self, sink: TwoPhaseCommitSink, task: Task) -> None:
         self.sink, self.task = sink, task
         self.rows = self.bytes = 0
+        #: column that the sink leaves out -> its values
+        self.discarded: Counter[str] = Counter()
         self._txn: Any = None
         self.begun = False
 
@@ -54,7 +57,9 @@ class Channel:
                     self._txn = self.sink.begin(self.task)
                 self.begun = True
             with guarded(self.sink, "write"):
-                self.sink.write(self._txn, batch)
+                self.sink.write(self._txn, batch.drop_columns(self.sink.discards) if self.sink.discards else batch)
+        for column in self.sink.discards:
+            self.discarded[column] += batch.num_rows - batch.column(column).null_count
         self.rows += batch.num_rows
         self.bytes += batch.nbytes
 
@@ -81,6 +86,7 @@ class Channel:
             with running(self.task), guarded(self.sink, "abort"):
                 self.sink.abort(self._txn)
         self.begun, self.rows, self.bytes, self._txn = False, 0, 0, None
+        self.discarded.clear()
 
     def abort(self, error: BaseException) -> None:
         """Undo it; what goes wrong is attached to the error that is on its way up."""

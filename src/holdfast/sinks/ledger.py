@@ -35,7 +35,8 @@ def check_ledger(
         last = max(checkpoint for lineage, checkpoint in ledger.items() if lineage != run.lineage)
         raise ForeignLineageError(
             f"{where} holds deliveries of a pipeline named {run.pipeline!r} up to checkpoint {last}, made from another "
-            f"checkpoint location than {run.location} (or from this one before it was deleted). {WAYS_OUT}"
+            f"checkpoint location than {run.location} (or from this one before it was deleted). {WAYS_OUT}",
+            ledger,
         )
     if verdict is LedgerVerdict.AHEAD:
         decided = "none" if run.last_decided is None else f"{run.last_decided}"

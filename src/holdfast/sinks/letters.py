@@ -6,20 +6,25 @@ import base64
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 
-from holdfast.checkpoint.bad_rows import SHOWN, Letters, too_many
+from holdfast.checkpoint.bad_rows import SHOWN, Letters, short, too_many
+from holdfast.core.model import Committable
 from holdfast.core.naming import Task
 from holdfast.errors import RowError
 from holdfast.sinks.channel import Channel
+from holdfast.sinks.digest import Digest
+from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.sinks.values import BAD, shown
 
 #: What the dead letters' sink gets.
 SCHEMA = pa.schema(
     [
+        ("letter", pa.string()),
         ("pipeline", pa.string()),
         ("checkpoint_id", pa.int64()),
         ("at", pa.timestamp("us", "UTC")),
@@ -52,6 +57,9 @@ class Box:
         #: the first few, for an error
         self.first: list[dict[str, Any]] = []
         self._letters: list[dict[str, Any]] = []
+        self._digests: dict[str, Digest] = {}
+        #: letters' sink -> rows and digest
+        self.written: dict[str, tuple[int, str | None]] = {}
 
     def add(self, sink: str, rows: pa.RecordBatch, error: RowError) -> None:
         """Rows that a sink refused."""
@@ -59,10 +67,11 @@ class Box:
             self.count += 1
             letter = {"sink": sink, "column": error.column, "reason": error.reason, "content": content}
             if len(self.first) < SHOWN:
-                self.first.append({**letter, "message": str(error)})
+                self.first.append({**letter, "content": short(content), "message": str(error)})
             if self._limit is not None and self.count > self._limit:
                 raise too_many(self._task.checkpoint_id, f"more than {self._limit:,} rows", self.first, self._told)
             if self.channels:
+                letter["letter"] = f"{self._task.checkpoint_id}-{self._task.subtask}-{self.count}"
                 self._letters.append({**letter, "row": _serialised(rows.slice(index, 1))})
         if len(self._letters) >= _FLUSH:
             self.flush()
@@ -76,15 +85,30 @@ class Box:
         common = {"pipeline": self._task.pipeline, "checkpoint_id": self._task.checkpoint_id, "at": at}
         kept = pa.RecordBatch.from_pylist([{**common, **letter} for letter in letters], schema=KEPT)
         for channel in self.channels:
-            channel.write(_for(channel, kept))
+            rows = as_taken(channel.sink, kept)
+            self._digests.setdefault(channel.sink.name, Digest(hashed=channel.hashed)).add(rows)
+            channel.write(rows)
+
+    def prepare(self) -> list[Committable]:
+        """Pre-commit each of the letters' sinks."""
+        self.flush()
+        found = []
+        for channel in self.channels:
+            committable = channel.prepare()
+            if channel.rows:
+                self.written[channel.sink.name] = (channel.rows, self._digests[channel.sink.name].text)
+            if committable is not None:
+                digest = self._digests[channel.sink.name].text if channel.sink.repairable else None
+                found.append(replace(committable, digest=digest))
+        return found
 
 
-def _for(channel: Channel, kept: pa.RecordBatch) -> pa.RecordBatch:
+def as_taken(sink: TwoPhaseCommitSink, kept: pa.RecordBatch) -> pa.RecordBatch:
     """The letters as this sink takes them."""
-    if getattr(channel.sink, "keeps_rows", False):
+    if getattr(sink, "keeps_rows", False):
         return kept
     rows = kept.select(SCHEMA.names)
-    return messages(rows) if channel.sink.takes_messages else rows
+    return messages(rows) if sink.takes_messages else rows
 
 
 def messages(rows: pa.RecordBatch) -> pa.RecordBatch:

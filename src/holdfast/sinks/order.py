@@ -15,6 +15,10 @@ import pyarrow as pa
 from holdfast.errors import ConfigError
 
 
+class MissingIndexError(ConfigError):
+    """The table has no unique index on the key, so nothing says which row a new one replaces."""
+
+
 def check_order_by(sink: str, schema: pa.Schema, key: Sequence[str], order_by: str | None) -> None:
     """Refuse an `order_by` that orders nothing; that `key` and it are columns, too."""
     missing = [column for column in (*key, *filter(None, [order_by])) if column not in schema.names]

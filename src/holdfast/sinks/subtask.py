@@ -95,13 +95,13 @@ def write_subtask(
                     pass
             rejected = box.count
             committables = [found for stream in streams for found in stream.prepare(spool)]
-        box.flush()
-        committables += [found for channel in box.channels if (found := channel.prepare()) is not None]
-        written = {name: told for stream in streams for name, told in stream.written.items()}
+        committables += box.prepare()
+        written = {name: told for stream in streams for name, told in stream.written.items()} | box.written
         with faults.point("task.prepared"):
             return SubtaskReport(
                 tasks[0].subtask, rows, size, tuple(committables), written,
                 box.count, box.count > rejected, tuple(box.first),
+                {c.sink.name: dict(c.discarded) for c in everyone if c.discarded},
             )  # fmt: skip
     except BaseException as error:
         for channel in everyone:

@@ -11,6 +11,8 @@ import pyarrow as pa
 from holdfast.checkpoint.ports import Run, Tasks
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
+from holdfast.errors import ConfigError, first_line
+from holdfast.sinks.pattern import MAX_TARGETS, Pattern
 
 
 class TwoPhaseCommitSink(ABC):
@@ -40,8 +42,17 @@ class TwoPhaseCommitSink(ABC):
     max_pending_bytes: int | None = None
     #: Spark SQL expressions that make this sink's columns, as in `hf.route(select=...)`; None: the DataFrame's own
     own_columns: tuple[str, ...] | None = None
+    #: a Spark SQL condition: rows for which it is true delete, and the sink finds it in column `deletes.DELETED`
+    delete_when: str | None = None
+    #: columns of its rows that it has no place for: they are left out in the task, and their values counted
+    discards: tuple[str, ...] = ()
     #: its rows are messages, with the columns key and value: dead letters come to it as one JSON object each
     takes_messages: bool = False
+    #: its table, folder or topic as a pattern over columns
+    pattern: Pattern | None = None
+    #: with a pattern, `for_target` makes a sink for each name (see fan.py); one that sends rows anywhere needs none
+    fans_out: bool = True
+    max_targets: int = MAX_TARGETS
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -146,6 +157,18 @@ class TwoPhaseCommitSink(ABC):
         `location` is the folder of holdfast's log, where the write-ahead log is. None by default.
         """
         return ()
+
+    def for_target(self, target: str) -> TwoPhaseCommitSink:
+        """The sink of one name that the pattern gives; ConfigError when there can be none."""
+        raise ConfigError(f"sink {self.name!r} takes no pattern over columns")
+
+    def wrong_target(self, target: str) -> str | None:
+        """Why a name cannot be had, told by the name alone and in the task; None when it can."""
+        try:
+            self.for_target(target)
+        except ConfigError as error:
+            return f"is no name: {first_line(error)}"
+        return None
 
     @property
     def address(self) -> str:

@@ -117,7 +117,7 @@ def read_log(location: str, handle: Mapping[str, Any]) -> Iterator[pa.RecordBatc
                 digest.update(chunk)
                 length += len(chunk)
     except FileNotFoundError:
-        raise _lost(location, [handle]) from None
+        raise lost(location, [handle]) from None
     if length != handle["bytes"] or digest.hexdigest() != handle["sha256"]:
         raise RecordError(
             f"write-ahead file {path} is damaged ({length} bytes, {handle['bytes']} were sealed): nothing of it was "
@@ -142,10 +142,11 @@ def naming_lost(location: str, handles: Sequence[Mapping[str, Any]]) -> Iterator
     except LostError as error:
         storage = open_storage(location)
         gone = [handle for handle in handles if not is_there(storage, handle)]
-        raise (_lost(location, gone) if gone else error) from error
+        raise (lost(location, gone) if gone else error) from error
 
 
-def _lost(location: str, handles: Sequence[Mapping[str, Any]]) -> LostError:
+def lost(location: str, handles: Sequence[Mapping[str, Any]]) -> LostError:
+    """The error for files of the log that are gone."""
     rows, first = sum(handle["rows"] for handle in handles), f"{location}/{handles[0]['handle']}"
     more = "" if len(handles) == 1 else f" and {len(handles) - 1} more"
     return LostError(

@@ -86,6 +86,10 @@ class StagedSink(TwoPhaseCommitSink):
         self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
     ) -> None:
         """See TwoPhaseCommitSink; the log is this location's own, so a take-over finds nothing of others here."""
+        self.sweep_log(generation, decided)
+
+    def sweep_log(self, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]) -> None:
+        """Remove files of the log that are not in `decided`, of this and older generations; touches no endpoint."""
         wal.sweep(open_storage(self.run.location), self.name, generation, decided)
 
     def forget_when_complete(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]]) -> None:
@@ -149,14 +153,33 @@ class WriteAheadSink(StagedSink):
         try:
             if run.take_over:
                 self.committer.take_over()
-            ledger = self.committer.progress()
-            if ledger is not None:
-                where = f"{self._marks} of sink {self.name!r}"
-                check_ledger(run, where, ledger, sink=self.name)
-                if not run.take_over:
-                    check_subtasks(run, where, self.name, self.committer.is_checkpoint_committed)
+            self._compare(run)
         finally:
             self.committer.close()
+
+    def compare_marks(self, run: Run) -> None:
+        """Refuse marks that are another location's, or not of this moment; where there are none, none is made."""
+        committer = copy.copy(self.committer)
+        committer.set_job_id(job_id(run.pipeline, run.lineage or "0" * 32))
+        committer.set_operator_id(operator_id(self.name))
+        if not committer.made:
+            check_ledger(run, f"{self._marks} of sink {self.name!r}", {}, sink=self.name)
+            return
+        sink = copy.copy(self)
+        sink.committer = committer
+        committer.open()
+        try:
+            sink._compare(run)
+        finally:
+            committer.close()
+
+    def _compare(self, run: Run) -> None:
+        ledger = self.committer.progress()
+        if ledger is not None:
+            where = f"{self._marks} of sink {self.name!r}"
+            check_ledger(run, where, ledger, sink=self.name)
+            if not run.take_over:
+                check_subtasks(run, where, self.name, self.committer.is_checkpoint_committed)
 
     def shared_paths(self, location: str) -> Sequence[str]:
         """See TwoPhaseCommitSink; marks are written in tasks and read by the driver."""

@@ -16,6 +16,8 @@ from holdfast.errors import EngineError, HoldfastError, SinkError
 #: A line of a traceback, put there as a note, that tells the driver which error it was.
 _MARK = "holdfast-error:"
 _LINE = re.compile(rf"{_MARK}(\{{.*\}})")
+#: What Spark says of a job that somebody ended.
+_CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled ")
 #: The last line of a Python traceback inside Spark's text: the exception itself.
 _EXCEPTION = re.compile(r"^((?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt|Exit)\b.*)$", re.M)
 
@@ -92,6 +94,26 @@ def restored() -> Iterator[None]:
 def interrupted(error: BaseException) -> bool:
     """Whether this is Spark stopping the query: it must see its own error again, or it takes the stop for a failure."""
     return "InterruptedException" in str(error) or "ClosedByInterrupt" in str(error)
+
+
+def cancelled(error: BaseException) -> bool:
+    """Whether a job of Spark was cancelled; an error of ours may be around its own."""
+    while not _CANCELLED.search(str(error)):
+        if error.__cause__ is None:
+            return False
+        error = error.__cause__
+    return True
+
+
+def for_spark(error: Exception, *, over: bool, stopping: bool) -> Exception:
+    """What Spark is told of an error that ended a batch: the error, or in few words that or what met its stop.
+
+    `over`: Spark does not count the query as active any more, which a stop says before it cancels the batch's job and
+    then interrupts its thread; either may come first. `stopping`: our own stop has begun.
+    """
+    if (over and cancelled(error)) or (interrupted(error) and (stopping or not isinstance(error, HoldfastError))):
+        return StoppedError()
+    return EngineError(f"the query failed while it was stopped: {reason(error)}") if over else error
 
 
 def from_text(text: str) -> HoldfastError | None:

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -102,6 +103,40 @@ def _start_options(
     return {"startingOffsets": json.dumps({t: {str(n): o for n, o in p.items()} for t, p in offsets.items()})}
 
 
+@dataclass(frozen=True)
+class ReadFrom:
+    """A Kafka source of a query, as `read_kafka` was told."""
+
+    index: int
+    options: Mapping[str, str] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        told = {key.lower(): value for key, value in self.options.items()}
+        return f"kafka source {told.get('subscribe') or told.get('subscribepattern', '')}".strip()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """For a client of its brokers."""
+        return _config(self.options)
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self.options[_GROUP]
+
+    @property
+    def commits(self) -> bool:
+        """Whether offsets are committed to the group."""
+        return self.options[_COMMIT] == CommitMode.ON_CHECKPOINTS
+
+
+def kafka_sources(df: DataFrame) -> list[ReadFrom]:
+    """Those that `read_kafka` made."""
+    return [ReadFrom(i, o) for i, o in enumerate(streaming_sources(df)) if _GROUP in o]
+
+
 class KafkaProgress:
     """What write_stream does for the Kafka sources of a query: the start check, and the group's offsets."""
 
@@ -115,14 +150,16 @@ class KafkaProgress:
         ]
         self._lock = threading.Lock()
 
-    def check_start(self, planned: CheckpointId | None, committed: CheckpointId | None) -> None:
+    def check_start(
+        self, planned: CheckpointId | None, committed: CheckpointId | None, *, only: int | None = None
+    ) -> None:
         """Refuse a start that could not be resolved, unless a checkpoint makes it irrelevant (K2, K7).
 
         With a checkpoint, rows that it has not read yet may have expired while the query was down: refused too, unless
-        the user has told Spark not to mind.
+        the user has told Spark not to mind. `only` asks about one of the sources.
         """
         for index, options in enumerate(self._sources):
-            if _GROUP not in options:
+            if _GROUP not in options or only not in (None, index):
                 continue
             if planned is not None:
                 logger.info("the checkpoint knows where to go on: start mode %s is ignored", options[_START])

@@ -12,6 +12,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -35,6 +36,8 @@ INTERFACES: Mapping[str, str] = {
     "StreamingQuery.exception": "why Spark ended a query; without it, what PySpark says",
     "LogicalPlan.collectLeaves": "the Kafka sources of a query; without it no group offsets are committed",
     "QueryExecution.analyzed": "the plan that `holdfast run --dry-run` shows; without it none is shown",
+    "LogicalPlan.expressions": "what `holdfast check` looks for in a plan; without it nothing is found there",
+    "ClassLoader.loadClass": "the version of Spark's Kafka connector; without it, it is not checked",
     "SparkContext.hadoopConfiguration": "credentials for s3a://; without it, those of the environment",
     "java.lang.Thread.sleep": "a wait that Spark's stop interrupts; without it, a plain one",
     "SparkContext._ensure_initialized": "what spark-submit was told; without it our defaults win over that",
@@ -197,6 +200,65 @@ def analyzed(df: DataFrame) -> Any:
         raise ConfigError("this Spark does not show its plan, which hf.route needs: let the query filter and select")
 
     return _use("QueryExecution.analyzed", lambda: df._jdf.queryExecution().analyzed(), otherwise)
+
+
+@dataclass(frozen=True)
+class PlanPart:
+    """A node of Spark's plan, or an expression in one."""
+
+    name: str
+    text: str
+    #: of a node: what it reads from; of an expression: the name of its node
+    around: tuple[str, ...]
+    is_node: bool
+    #: by itself, whatever it is made of
+    deterministic: bool = True
+
+
+def plan_parts(df: DataFrame) -> list[PlanPart]:
+    """Every node and expression of the analyzed plan; none where this Spark does not show it."""
+
+    def each(seq: Any) -> list[Any]:
+        return [seq.apply(number) for number in range(seq.size())]
+
+    def expression(one: Any, node: str, found: list[PlanPart]) -> None:
+        inner = each(one.children())
+        own = bool(one.deterministic()) or not all(bool(child.deterministic()) for child in inner)
+        found.append(PlanPart(str(one.getClass().getSimpleName()), str(one.sql()), (node,), False, own))
+        for child in inner:
+            expression(child, node, found)
+
+    def node(one: Any, found: list[PlanPart]) -> None:
+        inner = each(one.children())
+        name = str(one.getClass().getSimpleName())
+        below = tuple(str(child.getClass().getSimpleName()) for child in inner)
+        found.append(PlanPart(name, str(one.nodeName()), below, True))
+        for part in each(one.expressions()):
+            expression(part, name, found)
+        for child in inner:
+            node(child, found)
+
+    def use() -> list[PlanPart]:
+        found: list[PlanPart] = []
+        node(df._jdf.queryExecution().analyzed(), found)
+        return found
+
+    return _use("LogicalPlan.expressions", use, list)
+
+
+def class_origin(context: SparkContext, name: str) -> str | None:
+    """The jar that a Java class comes from; None when there is none of that name."""
+
+    def use() -> str | None:
+        jvm: Any = context._jvm
+        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        try:
+            found = loader.loadClass(name).getProtectionDomain().getCodeSource()
+        except Py4JJavaError:  # ClassNotFoundException
+            return None
+        return None if found is None else str(found.getLocation().toString())
+
+    return _use("ClassLoader.loadClass", use, lambda: None)
 
 
 def hadoop_setting(context: SparkContext) -> Callable[[str], str | None]:

@@ -77,8 +77,12 @@ class HoldfastQuery(StreamingQuery):
             self._finish()
             raise self._known or error from error.__cause__
         live = self.live
-        if live is not None and live.coordinator is not None:
-            live.coordinator.drain(live.drain_timeout, only_prompt=True)
+        coordinator = None if live is None else live.coordinator
+        if live is not None and coordinator is not None:
+            drained = coordinator.drain(live.drain_timeout, only_prompt=True)
+            failure = coordinator.failure or (None if drained else coordinator.undelivered())
+            if failure is not None:
+                raise failure
 
     def stop(self, now: bool = False, timeout: float = AT_MOST) -> None:
         """Stop after the checkpoint under way, and let sinks that lag catch up; in `timeout` seconds at most.
@@ -94,6 +98,7 @@ class HoldfastQuery(StreamingQuery):
         if not now:
             with suppress(SparkGoneError):
                 self._wait_for_checkpoint(live, began + min(CURRENT, timeout))
+        live.hurry()  # Spark's stop waits for the batch, and its interrupt does not reach what that waits for
         self._stop()
         spent = time.monotonic() - began
         live.finish(0.0 if now else max(0.0, min(live.drain_timeout, timeout - spent - _LAST_WORDS)))

@@ -6,6 +6,8 @@ that rows are taken from. Each sink's lane then says in which columns its rows a
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +18,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from holdfast.errors import ConfigError, first_line
+from holdfast.sinks.deletes import DELETED
 from holdfast.sinks.lanes import Lane
 from holdfast.sinks.route import Route
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
@@ -37,7 +40,7 @@ class Routed:
 def routed(df: DataFrame, routes: Sequence[Route]) -> Routed:
     """Add to a stream the columns that its routes need; ConfigError, with the expression, for one that cannot be."""
     sinks = [route.sink for route in routes]
-    if all(route == Route(route.sink) and route.sink.own_columns is None for route in routes):
+    if all(route == Route(route.sink) and not _asks(route.sink) for route in routes):
         return Routed(df, sinks, {})
     columns = _Columns(df)
     lanes = {route.sink.name: _lane(columns, route) for route in routes}
@@ -45,7 +48,27 @@ def routed(df: DataFrame, routes: Sequence[Route]) -> Routed:
     kept = columns.droppable and len(used) < columns.count
     places = sorted(used) if kept else list(range(columns.count))
     frame = df.select(*(columns.of(place) for place in places)) if kept else df.select("*", *columns.added)
-    return Routed(frame, sinks, {name: columns.moved(lane, places) for name, lane in lanes.items()})
+    moved = {name: columns.moved(lane, places) for name, lane in lanes.items()}
+    return Routed(_wanted(frame, list(moved.values())), sinks, moved)
+
+
+def _wanted(frame: DataFrame, lanes: Sequence[Lane]) -> DataFrame:
+    """Without the rows that no route takes: they need not leave the JVM."""
+    names = frame.columns
+    places = {lane.where for lane in lanes}
+    if None in places or len({name.lower() for name in names}) < len(names):
+        return frame
+    conditions = [f.col(_quoted(names[place])) for place in sorted(p for p in places if p is not None)]
+    return frame.where(functools.reduce(operator.or_, conditions))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _asks(sink: TwoPhaseCommitSink) -> bool:
+    """Whether a sink needs columns of its own, also without a route."""
+    return sink.own_columns is not None or sink.delete_when is not None
 
 
 def _lane(columns: _Columns, route: Route) -> Lane:
@@ -61,6 +84,9 @@ def _lane(columns: _Columns, route: Route) -> Lane:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice and route.select is not None:
             raise ConfigError(f"{who}: select gives two columns the name {twice[0]!r}: rename one with AS")
+    if route.sink.delete_when is not None:
+        place = columns.predicate(f"sink {route.sink.name!r}", "delete_when", route.sink.delete_when)
+        chosen = (*(columns.own if chosen is None else chosen), (place, DELETED))
     return Lane(chosen, where, reject, route.reject or "")
 
 
@@ -90,7 +116,7 @@ class _Columns:
         """The column at a place."""
         if place >= len(self.own):
             return self.added[place - len(self.own)]
-        return f.col("`" + self.own[place][1].replace("`", "``") + "`")
+        return f.col(_quoted(self.own[place][1]))
 
     def used(self, lane: Lane) -> list[int]:
         """The places that a lane needs."""

@@ -18,6 +18,7 @@ from holdfast.errors import CheckpointInUseError, EngineError, HoldfastError, St
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark import private
 from holdfast.spark.failures import SparkGoneError, StoppedError, failure_of
+from holdfast.spark.progress import states_of
 
 logger = logging.getLogger("holdfast")
 #: seconds between two looks at what may be due while no batch comes
@@ -46,6 +47,8 @@ class RunningQuery:
         self._deadline = math.inf
         #: sinks whose loop was still busy with its endpoint when the query had ended
         self.stuck: list[str] = []
+        #: the last batch whose state's size the history knows
+        self._told_state = -1
         #: why the query failed, or why its end is no good one
         self.failure: HoldfastError | None = None
         #: a batch is under way; somebody stops the query; the next batch waits for that
@@ -92,11 +95,22 @@ class RunningQuery:
                 except StorageError as error:
                     logger.warning("the query's sign of life could not be written: %s", error)
                 self._advance(False)
+                self._tell_state(coordinator)
                 next_tick = time.monotonic() + TICK
             if coordinator.failure is not None:
                 self._fail(coordinator.failure)
                 return
             time.sleep(LOOK)
+
+    def _tell_state(self, coordinator: Coordinator) -> None:
+        """Let the history know how large the query's state was after each batch; nobody depends on it."""
+        try:
+            found = states_of(self._query, self._told_state)
+            coordinator.keyed_state(found)
+        except (Py4JError, OSError, StorageError, KeyError, TypeError) as error:  # Spark is gone, or says it otherwise
+            logger.info("the state's size could not be written down: %s: %s", type(error).__name__, error)
+            return
+        self._told_state = max(found, default=self._told_state)
 
     def _fail(self, failure: HoldfastError) -> None:
         """End the query with an exception in Spark's eyes too.
@@ -127,11 +141,18 @@ class RunningQuery:
             coordinator, self.coordinator = self.coordinator, None
             if coordinator is None:
                 return
+            self._tell_state(coordinator)
             problem = self._problem()
             self.failure = self.failure or coordinator.failure or problem
             if self.failure is None and not self._drained(coordinator):
                 self.failure = coordinator.failure or coordinator.undelivered()
-            self._close(coordinator)
+            try:
+                self._close(coordinator)
+            except Exception as error:  # whatever it is, this is no good end
+                logger.exception("the end of the query at %s failed", self.location)
+                self.failure = self.failure or EngineError(
+                    f"the end of the query failed: {type(error).__name__}: {error}"
+                )
             self._over = True
 
     def _drained(self, coordinator: Coordinator) -> bool:
@@ -144,15 +165,13 @@ class RunningQuery:
 
     def _close(self, coordinator: Coordinator) -> None:
         for delivery in coordinator.deliveries:
-            if not delivery.done_through(1 << 62) and hasattr(delivery.tasks, "cancel"):
-                delivery.tasks.cancel()
-        try:
-            if self.failure is None:
+            if not delivery.done_through(1 << 62):
+                delivery.cut_off()
+        if self.failure is None:
+            with self._blamed():
                 coordinator.finish(LAST_CALL)
+        with self._blamed():
             self.stuck = coordinator.close(LAST_CALL, sweep=self.in_batch or self.failure is not None)
-        except HoldfastError as error:
-            self.failure = self.failure or error
-            logger.warning("the end of the query at %s: %s: %s", self.location, type(error).__name__, error)
         if self.stuck:
             logger.warning("the query at %s has ended, but %s is still busy", self.location, ", ".join(self.stuck))
         try:
@@ -162,6 +181,15 @@ class RunningQuery:
             logger.warning("how the query ended could not be written: %s", error)
         self._advance(True)
 
+    @contextmanager
+    def _blamed(self) -> Iterator[None]:
+        """What goes wrong at the end is the query's failure, and keeps nobody from the next step."""
+        try:
+            yield
+        except HoldfastError as error:
+            self.failure = self.failure or error
+            logger.warning("the end of the query at %s: %s: %s", self.location, type(error).__name__, error)
+
     def _problem(self) -> HoldfastError | None:
         """Why Spark says that the query failed; None when it ended by itself or was stopped."""
         try:
@@ -169,6 +197,11 @@ class RunningQuery:
             return None if told is None else failure_of(told)
         except (Py4JError, OSError):
             return SparkGoneError()
+
+    def hurry(self) -> None:
+        """A batch that waits for an endpoint waits no longer."""
+        if self.coordinator is not None:
+            self.coordinator.hurry()
 
     def gate(self, pause: Callable[[], None]) -> None:
         """Before a batch: while somebody stops the query, begin nothing; `pause` ends with Spark's interrupt."""

@@ -36,31 +36,53 @@ _SOCKETS, _SOCKET_FOLDER = (f"spark.python.unix.domain.socket.{name}" for name i
 #: How long the name of their folder may be: Spark adds 43 characters, and a system takes 104.
 _LONGEST = 61
 _PYTHON = "spark.pyspark.python"
+_STORE = "spark.sql.streaming.stateStore"
+#: state kind -> settings: each checkpoint writes what has changed, and whole snapshots are made beside the batches
+STATES = {
+    "rocksdb": {
+        f"{_STORE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        f"{_STORE}.rocksdb.changelogCheckpointing.enabled": "true",
+        # Names that are never used twice: a task that is late or runs twice overwrites nobody's state.
+        f"{_STORE}.checkpointFormatVersion": "2",
+        # How many changes a restart reads, at most, after the last snapshot.
+        f"{_STORE}.minDeltasForSnapshot": "10",
+        f"{_STORE}.rocksdb.compactOnCommit": "false",
+    }
+}
 #: Set by spark-submit, which has started the JVM already.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 
-def session(app_name: str, *, kafka: bool = False, conf: Mapping[str, str] | None = None) -> SparkSession:
+def session(
+    app_name: str, *, kafka: bool = False, state: str | None = None, conf: Mapping[str, str] | None = None
+) -> SparkSession:
     """A SparkSession whose workers run this very Python; `conf` adds to and overrides the defaults.
 
     What was submitted (`spark-submit --master ... --conf ...`, `spark-defaults.conf`, `PYSPARK_SUBMIT_ARGS`) wins over
     the defaults, which fill only what nobody has set; without any it is local. With `kafka=True` Spark's Kafka
-    connector is added; it is fetched once and kept in `~/.cache/holdfast`.
+    connector is added; it is fetched once and kept in `~/.cache/holdfast`. With `state="rocksdb"` keyed state is kept
+    in RocksDB, and a checkpoint writes only what has changed of it.
 
     Plain PySpark starts the system's `python3` for its workers, which in a virtual environment is another one, without
     the packages. A session that already runs is returned as it is, if its workers run this Python.
     """
     if not isinstance(app_name, str) or not app_name:
         raise ConfigError(f"app_name must be a name, not {app_name!r}")
+    if state is not None and state not in STATES:
+        raise ConfigError(f"state must be {' or '.join(map(repr, STATES))}, not {state!r}")
+    stores = {} if state is None else STATES[state]
     private.forget_dead_spark()
     if SparkSession.getActiveSession() is not None:
         # The active one may be a copy that a running micro-batch works with; the builder returns the first one.
-        return _checked(SparkSession.builder.getOrCreate())
+        running = _checked(SparkSession.builder.getOrCreate())
+        for key, value in stores.items():
+            running.conf.set(key, (conf or {}).get(key, value))
+        return running
     given = submitted()
     settings = {**given, **(conf or {})}
     master = settings.get("spark.master") or os.environ.get("MASTER") or "local[*]"
     local = master.startswith("local")
-    defaults = {**_DEFAULTS, **_sockets(), **(_LOCAL_DEFAULTS if local else {})}
+    defaults = {**_DEFAULTS, **stores, **_sockets(), **(_LOCAL_DEFAULTS if local else {})}
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         defaults[_PYTHON] = sys.executable

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -16,6 +17,7 @@ from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.history import engine_position, log_location
 from holdfast.checkpoint.log import HISTORY_RETAIN, CheckpointLog
 from holdfast.checkpoint.ports import EnginePosition
+from holdfast.checkpoint.prepare import undone
 from holdfast.checkpoint.pulse import Pulse
 from holdfast.checkpoint.storage import open_storage
 from holdfast.core.naming import check_name
@@ -24,12 +26,13 @@ from holdfast.core.retry import Retry
 from holdfast.core.units import parse_duration
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.sinks.dead_letters import DeadLetters, KeptLetters
+from holdfast.sinks.fan import fanned
 from holdfast.sinks.lanes import WHOLE
 from holdfast.sinks.letters import KEPT
 from holdfast.sinks.route import Route
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark import private
-from holdfast.spark.failures import StoppedError, interrupted
+from holdfast.spark.failures import StoppedError, for_spark
 from holdfast.spark.kafka import KafkaProgress
 from holdfast.spark.partitions import PlanReader
 from holdfast.spark.query import HoldfastQuery
@@ -80,12 +83,13 @@ def write_stream(
         raise ConfigError('drain_timeout must be a duration such as "60s", "5m" or seconds, not None')
     if isinstance(history_retain, bool) or not isinstance(history_retain, int) or history_retain < 1:
         raise ConfigError(f"history_retain must be a number of checkpoints, at least 1, not {history_retain!r}")
-    _refuse_speculation(df)
+    refuse_speculation(df.sparkSession)
     s3a.use(s3a.read_settings(private.hadoop_setting(df.sparkSession.sparkContext)))
     settings = {"delivery": delivery, "take_over": take_over, "retry": retry, "drain_timeout": drain}
     if dead_letters is not None and not isinstance(dead_letters, DeadLetters):
         raise ConfigError(f"dead_letters must be hf.DeadLetters(sink, ...), not {type(dead_letters).__name__}")
     made = routed(df, _check_sinks(sinks, dead_letters))
+    _check_patterns(made)
     settings["dead_letters"] = dead_letters
     qualified = private.qualified(df.sparkSession.sparkContext, location)
     return HoldfastWriter(made, name, qualified, settings, history_retain)
@@ -105,12 +109,15 @@ class HoldfastWriter(DataStreamWriter):
         super().__init__(made.frame)
         self._df = made.frame
         self._history_retain = history_retain
-        self._sinks, self._lanes, self._name, self._location = made.sinks, made.lanes, name, location
+        self._sinks, self._lanes = [fanned(sink) for sink in made.sinks], made.lanes
+        self._name, self._location = name, location
         self._settings, self._bounded = dict(settings), False
+        #: what the history calls the trigger; without one Spark begins a batch as soon as there are rows
+        self._trigger_text = "as soon as possible"
         self._dead_letters: DeadLetters | None = self._settings.pop("dead_letters", None)
         self._letters: Letters | None = None
         if self._dead_letters is not None:
-            taking = [self._dead_letters.sink, KeptLetters()]
+            taking = [fanned(self._dead_letters.sink), KeptLetters()]
             self._sinks = [*self._sinks, *taking]
             names = tuple(sink.name for sink in taking)
             self._letters = Letters(names, self._dead_letters.max_ratio, self._dead_letters.max_rows)
@@ -128,6 +135,16 @@ class HoldfastWriter(DataStreamWriter):
         return self._location
 
     @property
+    def frame(self) -> DataFrame:
+        """The rows, with the columns that routes need."""
+        return self._df
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """delivery, take_over, retry and drain_timeout."""
+        return dict(self._settings)
+
+    @property
     def sinks(self) -> list[TwoPhaseCommitSink]:
         """The sinks."""
         return list(self._sinks)
@@ -136,13 +153,20 @@ class HoldfastWriter(DataStreamWriter):
         """Claim a generation, fence older drivers, finish what they decided, then start the query."""
         if args or set(kwargs) - {"outputMode", "queryName"}:
             raise ConfigError("start() takes outputMode and queryName only: where rows go is the sinks' business")
-        _refuse_speculation(self._df)
-        with reserve(self._location, self._sinks) as live:
+        refuse_speculation(self._df.sparkSession)
+        with reserve(self._location, [getattr(sink, "template", sink) for sink in self._sinks]) as live:
             storage = open_storage(log_location(self._location))
             log = CheckpointLog(storage, self._name, history_retain=self._history_retain)
             context = self._df.sparkSession.sparkContext
             coordinator = Coordinator(
-                log, self._sinks, SparkTasks(context), bounded=self._bounded, letters=self._letters, **self._settings
+                log,
+                self._sinks,
+                SparkTasks(context),
+                bounded=self._bounded,
+                letters=self._letters,
+                location=self._location,
+                trigger=self._trigger_text,
+                **self._settings,
             )
             pulse = Pulse(log)
             live.drain_timeout = self._settings["drain_timeout"]
@@ -155,7 +179,7 @@ class HoldfastWriter(DataStreamWriter):
             sources.check_start(known.planned, known.committed)
             # Before a generation is claimed: a start that cannot work fences nobody.
             prove_shared(context, self._sinks, storage.url)
-            _start(coordinator, pulse, position, self._schemas())
+            _start(coordinator, pulse, position, self.schemas())
 
             def advance(last: bool = False) -> None:
                 sources.commit(coordinator.complete_through, self._location, last=last)
@@ -169,19 +193,20 @@ class HoldfastWriter(DataStreamWriter):
                     advance()
                     coordinator.run(batch_id, SparkBatch(frame, batch_id, running, self._lanes, self._letters))
                 except Exception as error:
-                    if interrupted(error) and (live.stopping or not isinstance(error, HoldfastError)):
-                        raise StoppedError from None
-                    if isinstance(error, HoldfastError):
+                    told = for_spark(error, over=not live.active, stopping=live.stopping)
+                    if isinstance(error, HoldfastError) and not isinstance(told, StoppedError):
                         live.failure = live.failure or error
-                    raise
+                    if told is error:
+                        raise
+                    raise told from None
                 live.in_batch = False
 
             try:
                 super().foreachBatch(run)
                 query = super().start(**kwargs)
             except BaseException as error:
-                pulse.end(coordinator.deliveries, error)
-                coordinator.close(LAST_CALL)
+                ended = partial(pulse.end, coordinator.deliveries, error)
+                undone([ended, lambda: coordinator.close(LAST_CALL)], error)
                 raise
             if not isinstance(query, HoldfastQuery):  # Spark no longer asks _sq for the kind of query
                 query = HoldfastQuery(private.java_query(query))
@@ -189,7 +214,7 @@ class HoldfastWriter(DataStreamWriter):
             live.follow(query, coordinator, pulse, advance)
             return query
 
-    def _schemas(self) -> dict[str, pa.Schema]:
+    def schemas(self) -> dict[str, pa.Schema]:
         """Each sink's: that of its own rows."""
         whole = private.arrow_schema(self._df)
         schemas = {sink.name: self._lanes.get(sink.name, WHOLE).schema(whole) for sink in self._sinks}
@@ -205,6 +230,7 @@ class HoldfastWriter(DataStreamWriter):
         if kwargs.get("continuous") is not None or kwargs.get("realTime") is not None:
             raise ConfigError("trigger: holdfast delivers micro-batches: processingTime, availableNow or once")
         self._bounded = bool(kwargs.get("availableNow") or kwargs.get("once"))
+        self._trigger_text = ", ".join(k if v is True else f"{k}={v}" for k, v in kwargs.items() if v is not None)
         return super().trigger(*args, **kwargs)
 
     def option(self, key: str, value: Any) -> DataStreamWriter:
@@ -240,7 +266,7 @@ def _start(
         coordinator.start(position, schemas)
     except HoldfastError as error:
         if coordinator.claimed:
-            pulse.end(coordinator.deliveries, error)
+            undone([partial(pulse.end, coordinator.deliveries, error)], error)
         raise
     pulse.beat(coordinator.deliveries, now=True)
     pulse.prune()
@@ -273,8 +299,18 @@ def _check_sinks(
     return chosen
 
 
-def _refuse_speculation(df: DataFrame) -> None:
-    if df.sparkSession.sparkContext.getConf().get("spark.speculation", "false").lower() == "true":
+def _check_patterns(made: Routed) -> None:
+    """What a sink's pattern is made of must be among its own columns."""
+    if any(sink.pattern is not None for sink in made.sinks):
+        whole = private.arrow_schema(made.frame)
+        for sink in made.sinks:
+            if sink.pattern is not None:
+                sink.pattern.check(made.lanes.get(sink.name, WHOLE).schema(whole))
+
+
+def refuse_speculation(spark: SparkSession) -> None:
+    """A copy of a task that lost could write after the decision."""
+    if spark.sparkContext.getConf().get("spark.speculation", "false").lower() == "true":
         raise ConfigError(
             "spark.speculation=true runs the code of a task twice, and the losing copy can write after the checkpoint "
             "is decided: set spark.speculation=false for this application"

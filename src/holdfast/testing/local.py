@@ -29,6 +29,7 @@ from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Committable
 from holdfast.core.repair import Replayed
 from holdfast.core.retry import Retry
+from holdfast.sinks.fan import fanned
 from holdfast.sinks.lanes import WHOLE, Lanes
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
@@ -66,7 +67,8 @@ class LocalBatch:
     `failing` names a partition whose task breaks off after its first rows. `retried` names partitions whose first
     attempt prepares and is then forgotten, as when an executor dies before it can answer; what it prepared is kept in
     `forgotten`. `prepared` is called when every task has prepared and nothing is decided. `lanes` are the sinks'
-    own rows, `letters` says which of them take dead letters.
+    own rows, `letters` says which of them take dead letters. With `travels` off sinks and answers are not copied, for
+    whoever measures something else.
     """
 
     def __init__(
@@ -78,8 +80,10 @@ class LocalBatch:
         prepared: Callable[[list[SubtaskReport]], None] | None = None,
         lanes: Lanes | None = None,
         letters: Letters | None = None,
+        travels: bool = True,
     ) -> None:
         self.partitions = partitions
+        self._travels = travels
         self.drained = 0
         self.written = 0
         self.forgotten: list[Committable] = []
@@ -130,12 +134,12 @@ class LocalBatch:
         repair: int,
     ) -> SubtaskReport:
         attempt = next(self.attempts)
-        copies = [pickled_copy(sink) for sink in sinks]
+        copies = [pickled_copy(sink) for sink in sinks] if self._travels else sinks
         tasks = [make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp, repair) for sink in copies]
         batches = iter(self.partitions[subtask])
         broken = _broken(batches) if subtask == self._failing else batches
         report = write_subtask(copies, tasks, broken, self._lanes, self._letters, careful=self._careful)
-        return SubtaskReport.parse(json.loads(json.dumps(asdict(report))))
+        return SubtaskReport.parse(json.loads(json.dumps(asdict(report)))) if self._travels else report
 
 
 def _broken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -173,12 +177,12 @@ class LocalQuery:
 
     def start(self, sinks: Sequence[TwoPhaseCommitSink]) -> LocalRun:
         """A new driver: it claims, fences and recovers. An older one that was not closed is a crashed or paused one."""
-        log = CheckpointLog(self.storage, self.pipeline)
+        log, sinks = CheckpointLog(self.storage, self.pipeline), [fanned(sink) for sink in sinks]
         clock = Clock()
         retry = Retry(for_="10s", first_wait="1s", longest_wait="5s")
         coordinator = Coordinator(log, sinks, PickledTasks(), retry=retry, clock=clock, loops=Inline(clock.skip))
         info = coordinator.start(lambda: EnginePosition(self.planned, self.committed), self.schema)
-        return LocalRun(self, coordinator, list(sinks), info, clock)
+        return LocalRun(self, coordinator, sinks, info, clock)
 
 
 class LocalRun:

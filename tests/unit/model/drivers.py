@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoint import orders, resolve, stuck
+from holdfast.checkpoint.again import order_again
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.delivery import Delivery
 from holdfast.checkpoint.log import ACCEPT_RESTORED, CheckpointLog
+from holdfast.checkpoint.reports import GIVE_UP
 from holdfast.core.retry import Retry
 from holdfast.errors import CommitError, HoldfastError
 
@@ -22,6 +24,9 @@ PIPELINE = "model"
 RETRY = Retry(for_=12.0, first_wait=1.0, longest_wait=8.0)
 #: seconds for which a driver stays when the input is at its end: long enough for the sweep of a quiet query
 QUIET = 25.0
+#: an operator who gives rows up and has them sent again
+SEND_AGAIN = "send-again"
+WHO = {"by": "model", "host": "here", "at": 0}
 
 
 class ModelLoops:
@@ -74,6 +79,10 @@ class ModelLoops:
 
     def sleep(self, seconds: float) -> None:
         self._scheduler.sleep(seconds)
+
+    def call(self, sink: str, do: Callable[[], None], timeout: float, over: Callable[[], bool]) -> bool:
+        do()
+        return True
 
     def stop(self, timeout: float) -> list[str]:
         self._stopping = True
@@ -143,7 +152,7 @@ class Driver:
         coordinator.start(lambda: position(world.engine))
         world.has_started(self, log, sinks)
         spark = Spark(world.engine, world.view(world.engine, self.process))
-        while (number := spark.plan(world.setup.batches)) is not None:
+        while (number := spark.plan(world.batches)) is not None:
             world.advance_offsets(coordinator)
             coordinator.run(number, ModelBatch(self, number))
             spark.commit(number)
@@ -180,13 +189,17 @@ class Operator:
         world.processes.append(self.process)
         #: (checkpoint, rows) of each order
         self.orders: list[dict[str, Any]] = []
-        world.scheduler.spawn("op", self.process, 40, self._main, late=late)
+        self.over = False
+        # What is sent again needs a driver after the order, which may die over it.
+        rank = 29 if how == SEND_AGAIN else 40
+        world.scheduler.spawn("op", self.process, rank, self._main, late=late)
 
     def _main(self) -> None:
         try:
             self._resolve()
         except (HoldfastError, OSError) as error:
             self.world.refused.append(error)
+        self.over = True
 
     def _resolve(self) -> None:
         world = self.world
@@ -198,12 +211,21 @@ class Operator:
             if known is None:
                 raise CommitError("nothing is known to be committed: nothing to accept")
             missing = {"sink": "wa", "through": known.checkpoint_id, "first": None, "rows": None}
-            who = {"by": "model", "host": "here", "at": 0}
-            self.orders.append(resolve.accept_restored("model:", PIPELINE, missing, who))
+            self.orders.append(resolve.accept_restored("model:", PIPELINE, missing, WHO))
+            return
+        if self.how == SEND_AGAIN:
+            self._send_again(reader)
             return
         orders.finish(reader, ("tx", "wa"))
         meant = stuck.choose(reader)
         for finding in meant:
             resolve.check_way("model:", finding, self.how)
-        who = {"by": "model", "host": "here", "at": 0}
-        self.orders += resolve.resolve("model:", PIPELINE, meant, self.how, who)
+        self.orders += resolve.resolve("model:", PIPELINE, meant, self.how, WHO)
+
+    def _send_again(self, reader: CheckpointLog) -> None:
+        """Give up what the write-ahead sink owes, then have the rows of the reports sent with the next decision."""
+        meant = [finding for commit, finding in stuck.owed_findings(reader).items() if commit.sink == "wa"]
+        self.orders += resolve.resolve("model:", PIPELINE, meant, GIVE_UP, WHO)
+        for report in self.orders:
+            order_again(self.world.view(self.world.store, self.process), report, WHO)
+            self.world.sent_again.add(int(report["checkpoint_id"]))

@@ -149,6 +149,8 @@ class Ledgered(Endpoint):
         super().__init__(name, scheduler)
         self._epochs: dict[int, int] = {}
         self._marks: dict[tuple[str, int], int] = {}
+        #: (checkpoint, row) of everything that was sent
+        self.sends: list[tuple[int, int]] = []
         #: whether nothing can be sent
         self.down: Callable[[], bool] = lambda: False
         #: seconds that the next sends take
@@ -180,6 +182,7 @@ class Ledgered(Endpoint):
             if self._epochs[lane] != epoch:
                 return False
             self.visible += [("sent", row) for row in rows]
+            self.sends += [(checkpoint_id, row) for row in rows]
             self._marks[lineage, lane] = checkpoint_id
             self.mark(lineage, checkpoint_id)
             return True

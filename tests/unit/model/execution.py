@@ -121,7 +121,7 @@ def _run(world: World) -> None:
         scheduler.run()
         if last.ended_well:
             return
-        if setup.between and not setup.take_over and isinstance(last.error, LineageError):
+        if setup.between and isinstance(last.error, LineageError):
             if setup.operator != ACCEPT_RESTORED:
                 raise Noticed
             world.operator = Operator(world, setup.operator, late=False)

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.checkpoint import delivery, repair, sweeps
+from holdfast.checkpoint import delivery, records, repair, sweeps
+from holdfast.checkpoint.again import SendAgain
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.delivery import Delivery
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import Run
 from holdfast.checkpoint.slots import Slots
+from holdfast.checkpoint.waiting import Waiting
 from holdfast.core import fence
 from holdfast.core.model import Committable, RecordKind, Slot
 from holdfast.core.naming import Task
@@ -233,6 +235,33 @@ NO_FINDING = Rules(
     "12: no finding recorded", patches=((delivery, "record_finding", _nothing), (repair, "record_finding", _nothing))
 )
 
+_committables = SendAgain.committables
+
+
+def _never_void(sending: SendAgain) -> None:
+    storage = sending._log.storage
+    for file in storage.names("again"):
+        name = f"again/{file}"
+        sending._orders[name] = records.decode(storage.read(name), name, "again")
+
+
+ORDER_NEVER_VOID = Rules(
+    "12: order to send again not void by its decision", patches=((SendAgain, "load", _never_void),)
+)
+
+
+def _forgotten_first(sending: SendAgain, sinks: Sequence[str], batch: Sequence[Committable]) -> list[Committable]:
+    found = _committables(sending, sinks, batch)
+    if found:
+        sending.done(sinks, -1)
+    return found
+
+
+ORDER_FORGOTTEN = Rules(
+    "12: order to send again forgotten before its decision",
+    patches=((SendAgain, "committables", _forgotten_first),),
+)
+
 # -- 13. sinks are delivered to apart
 
 
@@ -290,7 +319,7 @@ OPTIONS_FROM_SINK = Rules("16: options taken from the sink", transaction_sink=Op
 FAILURE_SWALLOWED = Rules(
     "17: failure swallowed",
     patches=(
-        (Coordinator, "failure", property(lambda self: self._failure)),
-        (Coordinator, "undelivered", lambda self: None),
+        (Waiting, "failure", property(lambda self: self.noticed)),
+        (Waiting, "undelivered", lambda self: None),
     ),
 )

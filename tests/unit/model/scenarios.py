@@ -36,6 +36,9 @@ SOUND = {
     "replay differs, the operator produces anyway": Scenario(
         Setup(differs=True, operator="produce-anyway"), Bounds(kinds=frozenset({TIME, CRASH, SWITCH}))
     ),
+    "an operator gives up what is owed and sends it again": Scenario(
+        Setup(batches=1, down=True, operator="send-again"), Bounds(kinds=frozenset({CRASH, SWITCH, LOSE}))
+    ),
     "checkpoint location deleted": Scenario(Setup(between="deleted", always_second=True)),
     "checkpoint location deleted, take-over": Scenario(Setup(between="deleted", always_second=True, take_over=True)),
     "endpoint restored from a backup": Scenario(Setup(between="restored", always_second=True)),
@@ -110,6 +113,12 @@ MISSED = (
     Missed(rules.NO_LINEAGE, world.LOST, Scenario(Setup(between="deleted", always_second=True))),
     Missed(rules.ENCODED_AFTER_DECISION, world.STUCK, Scenario(Setup(poison=True))),
     Missed(rules.NO_FINDING, world.UNTOLD, Scenario(Setup(differs=True, operator="give-up"), _only(TIME, at=("tx.",)))),
+    Missed(
+        rules.ORDER_NEVER_VOID,
+        world.STUCK,
+        Scenario(Setup(down=True, operator="send-again"), _only(CRASH, at=("delete again",))),
+    ),
+    Missed(rules.ORDER_FORGOTTEN, world.LOST, Scenario(Setup(down=True, operator="send-again"), _only(CRASH))),
     Missed(rules.ONE_LOOP, world.EXPIRED, Scenario(Setup(slow=(100.0,)))),
     Missed(
         rules.NOT_ASKED_AGAIN,

@@ -98,8 +98,9 @@ class TransactionSink(TwoPhaseCommitSink):
             if task is None or task.pipeline != pipeline or task.sink != self.name:
                 continue
             foreign = task.lineage != self.run.lineage
-            by = -1 if foreign and self.run.take_over else task.generation
-            if (not foreign or self.run.take_over) and self.may_undo(Leftover(by, (name, epoch)), generation, kept):
+            theirs = foreign and self.run.takes_from(task.lineage)
+            by = -1 if theirs else task.generation
+            if (not foreign or theirs) and self.may_undo(Leftover(by, (name, epoch)), generation, kept):
                 self.endpoint.abort(name, epoch)
 
     def may_undo(self, found: Leftover, generation: int, kept: Sequence[Committable]) -> bool:

@@ -12,7 +12,7 @@ from holdfast.errors import StorageError
 from .scheduler import Process, Scheduler
 
 #: Statistics and signs of life: nothing is decided by them, and nothing happens there.
-_QUIET = ("history/", "runs/", "sinks", "reports/", "again/")
+_QUIET = ("history/", "runs/", "sinks", "reports/")
 WRITE_FAULTS = ("crash", "lose")
 
 
@@ -103,7 +103,7 @@ class View:
         """There are no folders."""
 
     def names(self, folder: str) -> list[str]:
-        if folder in ("history", "runs", "sinks", "reports", "again", ""):
+        if folder in ("history", "runs", "sinks", "reports", ""):
             return self._store.names(folder)
         return self._touch("list", folder, lambda: self._store.names(folder), write=False, faults=())
 

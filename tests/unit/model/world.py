@@ -16,7 +16,7 @@ from holdfast.core.model import Record, RecordKind, Slot, fold
 from holdfast.core.naming import parse_token
 from holdfast.errors import LostError
 
-from .drivers import Driver, Operator
+from .drivers import SEND_AGAIN, Driver, Operator
 from .endpoints import Ledgered, Marked, Transactions
 from .rules import Rules
 from .scheduler import Process, Scheduler
@@ -78,13 +78,15 @@ class World:
         self.wa: Ledgered | Marked = (Marked if setup.write_ahead == "committer" else Ledgered)("wa", scheduler)
         if isinstance(self.wa, Ledgered):
             self.wa.slow = list(setup.slow)
-            self.wa.down = lambda: setup.down and not any(d.started for d in self.drivers[1:])
+            self.wa.down = lambda: setup.down and not self._mended()
         self.tx.promised = self.promised
         self.tx.watched = lambda: any(d.started and not d.over for d in self.drivers)
         self.store.deleting = self._deleting
         self.drivers: list[Driver] = []
         self.operator: Operator | None = None
         self.refused: list[BaseException] = []
+        #: checkpoints whose rows an operator has ordered to be sent again
+        self.sent_again: set[int] = set()
         #: violations seen so far, and how
         self.broken: dict[str, str] = {}
         self.evaluations = 0
@@ -121,6 +123,19 @@ class World:
     def rows_of(self, number: int, *, mended: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
         first, second = (10 * number + 500 * self.incarnation,), (10 * number + 1 + 500 * self.incarnation,)
         return ((*first, POISON), second) if self.setup.poison and number == 0 and not mended else (first, second)
+
+    @property
+    def batches(self) -> int:
+        """How many there are; what is sent again needs a decision to come."""
+        if self.setup.operator != SEND_AGAIN:
+            return self.setup.batches
+        ordered = self.operator is not None and self.operator.over
+        return self.setup.batches + (2 if self.scheduler.calm else 1 if ordered else 0)
+
+    def _mended(self) -> bool:
+        if self.setup.operator == SEND_AGAIN:
+            return self.operator is None or self.operator.over or self.operator.process.dead
+        return any(d.started for d in self.drivers[1:])
 
     # -- what happens during an execution
 
@@ -184,17 +199,15 @@ class World:
     def ours(self, name: str) -> bool:
         """Whether the drivers of today must sweep it.
 
-        What a deleted location left is theirs only if they took its name over. Known gaps of a take-over: what late
-        tasks prepare after it, and what one that died had not swept, stays until the endpoint drops it.
+        What a deleted location left is theirs only if they took its name over.
         """
         if not self.setup.between:
             return True
         task = parse_token(name)
         runs = [d.coordinator.run_info for d in self.drivers if d.coordinator and d.coordinator.run_info]
-        died = any(line.endswith(("orphan", "crash")) for line in self.scheduler.told)
-        if any(run.take_over for run in runs) and not died:
+        if task is None or any(run.takes_from(task.lineage) for run in runs):
             return True
-        return task is None or task.lineage in ({run.lineage for run in runs[1:]} or {run.lineage for run in runs})
+        return task.lineage in ({run.lineage for run in runs[1:]} or {run.lineage for run in runs})
 
     def swept(self, driver: Driver, before: set[tuple[str, int]]) -> None:
         """A driver was quiet for longer than its sweep takes: nothing of dead ones may hold readers back."""
@@ -279,8 +292,10 @@ class World:
         if self.setup.slow and self.tx.expired:
             self.fail(EXPIRED, f"{self.tx.expired} expired although their endpoint always answered")
         given_up = self._given_up()
-        for number in range(self.setup.batches):
+        for number in range(self.batches):
             self._check_rows(number, given_up)
+        if self.setup.operator == SEND_AGAIN:
+            self._check_sent_again()
         if left := [name for name in self.tx.open if self.ours(name)]:
             self.fail(OPEN, f"transactions {left} are open")
         if left := self.store.walk("wal"):
@@ -288,7 +303,7 @@ class World:
         plans = [d.state["tx"]["plan"] for d in list(fold(self.records()).values())[-1:]]
         if plans != [self.tx.acted]:
             self.fail(STATE, f"the state plans {plans}, and {self.tx.acted} was done")
-        if self.group != self.setup.batches - 1:
+        if self.group != self.batches - 1:
             self.fail(HELD_BACK, f"the group is at {self.group}")
 
     def _given_up(self) -> set[tuple[int, str]]:
@@ -321,11 +336,22 @@ class World:
                 if row not in self.tx.rows(table):
                     self.fail(MOVED, f"row {row} was decided for table {table!r} and is not there")
 
+    def _check_sent_again(self) -> None:
+        """With their own checkpoint at most once, as ever (a zombie may still do it); and once more as ordered."""
+        assert isinstance(self.wa, Ledgered)
+        for number in self.sent_again:
+            for row in (row for part in self.rows_of(number, mended=True) for row in part):
+                again = [n for n, sent in self.wa.sends if sent == row and n != number]
+                if not again:
+                    self.fail(LOST, f"row {row} of checkpoint {number} was to be sent again, and was not")
+                if len(again) > 1:
+                    self.fail(DOUBLED, f"row {row} of checkpoint {number} was sent again with {again}")
+        for (number, row), count in Counter(self.wa.sends).items():
+            if count > 1:
+                self.fail(DOUBLED, f"row {row} was sent {count} times with checkpoint {number}")
+
     def _may_double(self, sink: str) -> bool:
         """W9: a send whose mark is elsewhere is made again after a crash, a lost answer, or by a zombie."""
-        runs = [d.coordinator.run_info for d in self.drivers if d.coordinator]
-        if sum(run.take_over for run in runs if run) > 1:
-            return True  # known gap: a second take-over sets aside this location's own marks of the first
         if sink != "wa" or self.setup.write_ahead != "committer":
             return False
         return any(kind in line for line in self.scheduler.told for kind in ("crash", "orphan", "lose", "switch"))

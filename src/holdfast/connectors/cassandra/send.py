@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from holdfast.committers.cassandra_client import Client, consistency_level
+from holdfast.connectors.cassandra.deletes import Graves, delete_statements
 from holdfast.connectors.cassandra.encode import listed
 from holdfast.connectors.cassandra.rows import ROW, Rows, encode_rows
 from holdfast.connectors.cassandra.table import Table
@@ -43,6 +44,13 @@ class Sender:
             statements = self._by_partition(statements, (rows.sizes - ROW).tolist())
         for statement in statements:
             self._window.submit(statement)
+
+    def delete(self, batch: pa.RecordBatch, graves: Graves | None, order_by: str | None) -> None:
+        """Delete the rows of these keys, and remember it."""
+        if batch.num_rows:
+            how = (self._write_time, self._consistency, graves, order_by)
+            for statement in delete_statements(self._client, self._table, batch, *how):
+                self._window.submit(statement)
 
     def finish(self) -> None:
         """Wait until all are taken."""

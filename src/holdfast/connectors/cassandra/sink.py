@@ -12,20 +12,31 @@ import pyarrow as pa
 from holdfast.checkpoint.ports import Run, Tasks
 from holdfast.committers.base import CheckpointCommitter
 from holdfast.committers.cassandra import CassandraCheckpointCommitter
-from holdfast.committers.cassandra_client import borrow, close_idle
+from holdfast.committers.cassandra_client import Client, borrow, close_idle
 from holdfast.committers.cassandra_settings import check_choice, check_identifier, make_settings
+from holdfast.connectors.cassandra.deletes import Graves, prepare_graves
 from holdfast.connectors.cassandra.limits import Limits, read_limits
 from holdfast.connectors.cassandra.rows import check_rows
 from holdfast.connectors.cassandra.send import Sender
 from holdfast.connectors.cassandra.stored import READS, Stored
 from holdfast.connectors.cassandra.table import Table, describe
-from holdfast.core.model import CheckpointId
+from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import check_name
 from holdfast.core.units import parse_size
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
+from holdfast.sinks.deletes import check_delete_when, split, without
 from holdfast.sinks.keys import FindDuplicates, LastRows, only
 from holdfast.sinks.order import check_order_by
+from holdfast.sinks.pattern import MAX_TARGETS, check_max_targets, parse_pattern
+from holdfast.sinks.schema_change import (
+    DISCARD,
+    FREEZE,
+    check_schema_change,
+    discarded,
+    ways,
+    without_columns,
+)
 from holdfast.sinks.write_ahead import Send, WriteAheadSink
 
 CONSISTENCY = ("LOCAL_QUORUM", "QUORUM", "EACH_QUORUM", "ALL", "LOCAL_ONE", "ONE", "TWO", "THREE")
@@ -45,7 +56,8 @@ class CassandraSink(WriteAheadSink):
 
     Of two rows of one key the one with the larger `order_by` wins: then the stored row is read before one is sent.
     Without `order_by` the later checkpoint wins, and two rows of one key in one checkpoint are an error, raised before
-    anything is decided.
+    anything is decided. Rows for which `delete_when` is true delete the row of their key. `table` may be a pattern over
+    columns, such as "orders_{country}": then there is a table for each value, at most `max_targets` of them.
     """
 
     def __init__(
@@ -56,6 +68,9 @@ class CassandraSink(WriteAheadSink):
         *,
         committer: CheckpointCommitter | None = None,
         order_by: str | None = None,
+        delete_when: str | None = None,
+        keep_deletes: float | str = "7d",
+        schema_change: str = FREEZE,
         nulls: str = "write",
         consistency: str = "LOCAL_QUORUM",
         concurrency: int = 64,
@@ -66,13 +81,17 @@ class CassandraSink(WriteAheadSink):
         tls: bool | Mapping[str, Any] = False,
         local_dc: str | None = None,
         timeout: float = 10.0,
+        max_targets: int = MAX_TARGETS,
         name: str | None = None,
         max_pending: int | None = 1000,
         max_pending_bytes: int | None = 10 * 1024**3,
     ) -> None:
         self.settings = make_settings(contact_points, port, username, password, tls, local_dc, timeout)
         self.keyspace = check_identifier("keyspace", keyspace)
-        self.table_name = check_identifier("table", table)
+        self.pattern, self.max_targets = parse_pattern("table", table), check_max_targets(max_targets)
+        # The longest values are looked at in tasks; what stands around them is looked at here.
+        sample = table if self.pattern is None else self.pattern.fill(*("x" for _ in self.pattern.columns))
+        self.table_name = check_identifier("table", sample)
         if order_by is not None and (not isinstance(order_by, str) or not order_by):
             raise ConfigError(f"order_by must be the name of a column, or None, not {order_by!r}")
         if order_by is not None and consistency in CONSISTENCY and consistency not in READS:
@@ -82,6 +101,9 @@ class CassandraSink(WriteAheadSink):
             )
         if not isinstance(concurrency, int) or isinstance(concurrency, bool) or not 1 <= concurrency <= 10_000:
             raise ConfigError(f"concurrency must be a whole number from 1 to 10000, not {concurrency!r}")
+        self._keep = check_delete_when(delete_when, keep_deletes)
+        self.delete_when = delete_when
+        self.schema_change = check_schema_change(schema_change)
         self.order_by = order_by
         self.nulls = check_choice("nulls", nulls, NULLS)
         self.consistency = check_choice("consistency", consistency, CONSISTENCY)
@@ -95,9 +117,17 @@ class CassandraSink(WriteAheadSink):
         super().__init__(committer=committer, max_pending=max_pending, max_pending_bytes=max_pending_bytes)
         self.name = check_name("name", name or f"cassandra-{keyspace}-{table}"[:100])
         self._table: Table | None = None
+        self._graves: Graves | None = None
         self._limits = Limits()
         #: of the newest checkpoint, in milliseconds; the batch thread's, deliveries have their own in the handles
         self._timestamp = 0
+
+    def for_target(self, target: str) -> CassandraSink:
+        """See TwoPhaseCommitSink."""
+        made = copy.copy(self)
+        made.table_name, made.pattern = check_identifier("table", target), None
+        made.committer, made._table, made._timestamp = copy.copy(self.committer), None, 0
+        return made
 
     # -- on the driver ----------------------------------------------------------------------------------------------
 
@@ -106,12 +136,53 @@ class CassandraSink(WriteAheadSink):
         try:
             super().open(run)
             with borrow(self.settings, self._who) as client:
-                self._table = describe(client, self.keyspace, self.table_name)
                 self._limits = read_limits(client, self.max_mutation)
-            if run.schema is not None:
-                self._check_columns(run.schema)
+                self.find_table(client, run.schema)
+                if run.schema is not None and self.delete_when is not None and self.order_by is not None:
+                    self._graves = prepare_graves(client, self.table, self.order_by, self._keep)
         finally:
             close_idle()
+
+    def find_table(self, client: Client, schema: pa.Schema | None) -> None:
+        """Look at the table, and refuse rows that do not go into it; nothing is changed there."""
+        self._table = describe(client, self.keyspace, self.table_name)
+        if schema is not None:
+            own = without(self.name, schema, self.delete_when)
+            self._check_new(own)
+            self._check_columns(without_columns(own, self.discards))
+
+    def _check_new(self, schema: pa.Schema) -> None:
+        """Columns that the table does not have."""
+        missing, needed = self.table.missing(schema), [*self.table.key, *filter(None, [self.order_by])]
+        self.discards = ()
+        if not missing:
+            return
+        if self.schema_change == DISCARD or set(missing) & set(needed):
+            self.discards = discarded(self.name, f"table {self.table}", missing, needed)
+            return
+        new = self.table.with_new(schema, missing)
+        if self.schema_change == FREEZE:
+            statements = [self.table.add_statement(name, str(new.type_of(name))) for name in missing]
+            there = ", ".join(c.name for c in self.table.columns)
+            raise ConfigError(
+                f"sink {self.name!r}: rows do not go into table {self.table}: it has no column "
+                f"{', '.join(map(repr, missing))} (upper and lower case count; it has {there}): {ways(statements)}"
+            )
+        self._table = new
+
+    def commit(
+        self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
+    ) -> Outcome | None:
+        """See TwoPhaseCommitSink; columns that were decided to be added come first."""
+        tables = {t for c in committables if c.get("add") for t in [Table.from_json(c)]}
+        if tables:
+            try:
+                with borrow(self.settings, self._who) as client:
+                    for table in tables:
+                        table.add_columns(client)
+            finally:
+                close_idle()
+        return super().commit(checkpoint_id, committables, tasks)
 
     def close(self) -> None:
         """See TwoPhaseCommitSink."""
@@ -148,8 +219,14 @@ class CassandraSink(WriteAheadSink):
 
     def write(self, txn: wal.LogWriter, batch: pa.RecordBatch) -> None:
         """See TwoPhaseCommitSink; every value is encoded here once, so that none can fail when it is decided."""
-        self._check_columns(batch.schema)
-        check_rows(self.name, self.table, self._limits, batch)
+        if self.delete_when is None:
+            self._check_columns(batch.schema)
+            check_rows(self.name, self.table, self._limits, batch)
+        else:
+            rows, gone = split(batch)
+            self._check_columns(rows.schema)
+            check_rows(self.name, self.table, self._limits, rows)
+            check_rows(self.name, self.table, self._limits, gone.select(self._named))
         super().write(txn, batch)
 
     def pre_commit(self, txn: wal.LogWriter) -> Mapping[str, Any] | None:
@@ -160,7 +237,10 @@ class CassandraSink(WriteAheadSink):
         handle = dict(txn.seal())
         handle["timestamp"] = max(handle["timestamp"], self._timestamp + 1)
         options = {"order_by": self.order_by, "nulls": self.nulls, "consistency": self.consistency}
-        return {**handle, "version": 2, **self.table.to_json(), **options}
+        if self.delete_when is None:
+            return {**handle, "version": 2, **self.table.to_json(), **options}
+        graves = None if self._graves is None else self._graves.to_json()
+        return {**handle, "version": 3, **self.table.to_json(), **options, "deletes": True, "graves": graves}
 
     def _sending(self, handles: Sequence[Mapping[str, Any]], checkpoint_id: CheckpointId) -> Send:
         """See WriteAheadSink; as it was decided, whatever the options are now."""
@@ -184,10 +264,15 @@ class CassandraSink(WriteAheadSink):
                     keep_nulls=self.nulls == "write",
                 )  # fmt: skip
                 stored = None if self.order_by is None else Stored(
-                    client, self.table, self.order_by, consistency=self.consistency, concurrency=self.concurrency
+                    client, self.table, self.order_by, consistency=self.consistency, concurrency=self.concurrency,
+                    graves=self._graves,
                 )  # fmt: skip
                 for batch in values:
-                    sender.send(batch if stored is None else stored.newer(batch))
+                    rows = batch if stored is None else stored.newer(batch)
+                    if self.delete_when is not None:
+                        rows, gone = split(rows)
+                        sender.delete(gone, self._graves, self.order_by)
+                    sender.send(rows)
                 sender.finish()
         except ConfigError as error:
             raise ConfigError(
@@ -205,12 +290,19 @@ class CassandraSink(WriteAheadSink):
         sink._table = Table.from_json(handle)
         sink.keyspace, sink.table_name = sink._table.keyspace, sink._table.name
         sink.order_by, sink.nulls, sink.consistency = handle["order_by"], handle["nulls"], handle["consistency"]
+        sink.delete_when = "as decided" if handle.get("deletes") else None
+        sink._graves = Graves.from_json(handle.get("graves"))
         return sink
 
     @property
     def address(self) -> str:
         """See TwoPhaseCommitSink."""
         return f"{self.settings.hosts}, {self.keyspace}.{self.table_name}"
+
+    @property
+    def _named(self) -> list[str]:
+        """What a row that deletes must have: its key, and the column that says when."""
+        return [*self.table.key, *([] if self.order_by is None else [self.order_by])]
 
     @property
     def _who(self) -> str:

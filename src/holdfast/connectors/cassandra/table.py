@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from holdfast.committers.cassandra_client import Client
 from holdfast.committers.cassandra_settings import quote
 from holdfast.connectors.cassandra.limits import Indexed, read_indexed
-from holdfast.connectors.cassandra.types import CqlType, expected, fits, normalise, parse_type
+from holdfast.connectors.cassandra.types import CqlType, created, expected, fits, normalise, parse_type
 from holdfast.errors import ConfigError
 
 _DESCRIBE = (
@@ -44,6 +44,8 @@ class Table:
     keyspace: str
     name: str
     columns: tuple[Column, ...]
+    #: names of columns that the commit adds
+    added: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.keyspace}.{self.name}"
@@ -72,7 +74,8 @@ class Table:
     def to_json(self) -> dict[str, Any]:
         """Plain data, for a committable: which table, and what it was when the rows were checked."""
         columns = [[c.name, c.kind, c.position, str(c.type)] for c in self.columns]
-        return {"keyspace": self.keyspace, "table": self.name, "columns": columns}
+        add = {"add": list(self.added)} if self.added else {}
+        return {"keyspace": self.keyspace, "table": self.name, "columns": columns, **add}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Table:
@@ -80,7 +83,35 @@ class Table:
         columns = tuple(
             Column(name, kind, position, parse_type(text)) for name, kind, position, text in data["columns"]
         )
-        return cls(data["keyspace"], data["table"], columns)
+        return cls(data["keyspace"], data["table"], columns, tuple(data.get("add", ())))
+
+    def missing(self, schema: pa.Schema) -> list[str]:
+        """Columns of a DataFrame that it does not have."""
+        return [name for name in schema.names if self.column(name) is None]
+
+    def add_statement(self, name: str, kind: str) -> str:
+        """What adds a column."""
+        return f"ALTER TABLE {quote(self.keyspace)}.{quote(self.name)} ADD {quote(name)} {kind}"
+
+    def with_new(self, schema: pa.Schema, names: Sequence[str]) -> Table:
+        """The table with columns that it is yet to get."""
+        new = []
+        for name in names:
+            kind = created(schema.field(name).type)
+            if kind is None:
+                raise ConfigError(
+                    f"table {self} has no column {name!r}, and which type it is to have for {schema.field(name).type} "
+                    "you have to say: add it"
+                )
+            new.append(Column(name, "regular", -1, parse_type(kind)))
+        return Table(self.keyspace, self.name, (*self.columns, *new), tuple(names))
+
+    def add_columns(self, client: Client) -> None:
+        """Add the columns that are to be added and are not there."""
+        there = {row.column_name for row in client.query(_DESCRIBE, (self.keyspace, self.name))}
+        for name in self.added:
+            if name not in there:
+                client.session.execute(self.add_statement(name, str(self.type_of(name))))
 
     def insert(self, names: list[str]) -> str:
         """The statement for rows of these columns; its last value is the write time."""

@@ -125,6 +125,24 @@ def fits(cql: CqlType, kind: pa.DataType) -> bool:
     return False
 
 
+def created(kind: pa.DataType) -> str | None:
+    """The Cassandra type of a column that is made for values of an Arrow type; None: somebody has to choose one."""
+    if _is.is_list(kind) or _is.is_large_list(kind):
+        inner = created(kind.value_type)
+        return None if inner is None else f"frozen<list<{inner}>>"
+    for name in _CREATED:
+        if _SCALARS[name](kind):
+            return name
+    return None
+
+
+#: the smallest that holds all values comes first
+_CREATED = (
+    "text", "blob", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "timestamp",
+    "date", "time",
+)  # fmt: skip
+
+
 def expected(cql: CqlType) -> str:
     """What a DataFrame's column must be for it, in Spark's words."""
     words = {

@@ -16,6 +16,7 @@ from holdfast.connectors.files.parts import Folder
 from holdfast.connectors.files.sidecar import get_state
 from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.state import PartsState, is_state
+from holdfast.sinks.fan import Fan, fanned, states_of
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,17 @@ def waiting(log: CheckpointLog, lineage: str) -> dict[str, Any]:
     saved = log.facts.decided[log.last_decided].state
     found = {}
     for name, data in saved.items():
-        if not is_state(data):
-            continue
-        folder = Folder(data["options"]["path"], log.pipeline, name)
-        marks = read_marks(folder)
-        if PartsState.from_json(get_state(folder, data), f"sink {name!r}").unseen(marks.get(lineage, Mark()).roll):
+        if any(_waits(log.pipeline, lineage, one, state) for one, state in states_of(name, data).items()):
             found[name] = data
     return found
+
+
+def _waits(pipeline: str, lineage: str, name: str, state: Any) -> bool:
+    if not is_state(state):
+        return False
+    folder = Folder(state["options"]["path"], pipeline, name)
+    done = read_marks(folder).get(lineage, Mark()).roll
+    return bool(PartsState.from_json(get_state(folder, state), f"sink {name!r}").unseen(done))
 
 
 def flush(storage: Storage, pipeline: str, lineage: str) -> list[Flushed]:
@@ -54,11 +59,18 @@ def flush(storage: Storage, pipeline: str, lineage: str) -> list[Flushed]:
     note_command(storage, log.generation, "flush")
     done = []
     for name, saved in waiting(log, log.lineage).items():
-        options = saved["options"]
-        sink = FileSink(options["path"], options["format"], compression=options["compression"], name=name)
+        sink = _sink(name, saved)
         sink.open(Run(log.pipeline, log.lineage, log.generation, storage.url, last_decided=log.last_decided))
         sink.initialize_state(saved)
         maintain(log, sink, LoopTasks(), time.time(), last=True)
-        done.append(Flushed(name, sink.path, sink.completed["files"], sink.completed["rows"]))
+        parts = sink.parts if isinstance(sink, Fan) else [sink]
+        done += [Flushed(p.name, p.path, p.completed["files"], p.completed["rows"]) for p in parts if p.completed]
         sink.close()
     return done
+
+
+def _sink(name: str, saved: Any) -> Any:
+    """The sink that a state was saved by, as far as its last files need it."""
+    one = next(state for state in states_of(name, saved).values() if is_state(state))["options"]
+    path = saved.get("pattern", one["path"])
+    return fanned(FileSink(path, one["format"], compression=one["compression"], name=name))

@@ -18,6 +18,8 @@ from holdfast.connectors.files.task import TaskFiles
 from holdfast.core.naming import Task, check_name
 from holdfast.core.paths import AnyPath, path_text
 from holdfast.errors import ConfigError, SinkError, StorageError
+from holdfast.sinks.pattern import MAX_TARGETS, check_max_targets, parse_pattern
+from holdfast.sinks.schema_change import EVOLVE, FREEZE, check_schema_change
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 #: Where an object is there as a whole or not at all.
@@ -37,6 +39,8 @@ class FileTasks(TwoPhaseCommitSink):
         rolling: Rolling | None = None,
         compression: str | None = None,
         csv_readers: str | Sequence[str] = csvtext.READERS,
+        schema_change: str = FREEZE,
+        max_targets: int = MAX_TARGETS,
         name: str | None = None,
     ) -> None:
         text = path_text("path", path, "a folder or the URL of one")
@@ -51,6 +55,9 @@ class FileTasks(TwoPhaseCommitSink):
                 "a file that a killed driver left half written would be taken for a committed one"
             )
         self.path = text.rstrip("/") if ":" in text.split("/")[0] else str(Path(text).absolute())
+        self.pattern, self.max_targets = parse_pattern("path", self.path, dots=True), check_max_targets(max_targets)
+        if self.pattern is not None and not self.pattern.root.rpartition("/")[0].partition("://" if rest else "/")[2]:
+            raise ConfigError(f"path={text!r}: begin it with a folder that is the same for all rows, as in /data/{{x}}")
         self._format, self.compression = formats.choose(format, compression)
         self.format = format
         if partition_by is not None and bucket_by != ():
@@ -58,6 +65,12 @@ class FileTasks(TwoPhaseCommitSink):
         self.buckets = Buckets.of(bucket_by if partition_by is None else partition_by)
         self.csv_readers = csvtext.choose_readers(csv_readers)
         self.rolling = rolling or Rolling()
+        self.schema_change = check_schema_change(schema_change)
+        if self.schema_change == EVOLVE and format == "csv":
+            raise ConfigError(
+                "schema_change='evolve' does not go with format='csv': most readers take the columns of a folder of "
+                "CSV files by their place in the first one. Write into a new folder, or as parquet or json"
+            )
         self.name = check_name("name", name or _default_name(self.path))
         self._reset()
 
@@ -102,7 +115,7 @@ class FileTasks(TwoPhaseCommitSink):
 
     def shared_paths(self, location: str) -> Sequence[str]:
         """See TwoPhaseCommitSink; tasks write hidden files there, and the driver completes them."""
-        return (self.path,)
+        return (self.path if self.pattern is None else self.pattern.root.rpartition("/")[0],)
 
     @property
     def address(self) -> str:

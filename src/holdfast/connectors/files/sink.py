@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,6 +39,8 @@ from holdfast.sinks.ledger import WAYS_OUT, check_ledger
 
 #: smaller files say little about how large a file becomes
 _TELLING = 1 << 20
+#: bytes of the name of a folder
+_LONGEST = 255
 
 
 class FileSink(FileTasks):
@@ -46,7 +49,8 @@ class FileSink(FileTasks):
     Needs a folder that driver and executors reach: a local disk on one machine, or an object store. Rows of many
     checkpoints share a file; they are seen when it is completed (`rolling`), and a query that ends well completes its
     last files. A completed file never changes. Everything else is under `_holdfast` in that folder: do not delete it,
-    decided rows wait there.
+    decided rows wait there. `path` may be a pattern over columns, such as "/data/{country}": then there is such a
+    folder for each value, at most `max_targets` of them; `bucket_by` is cheaper where one folder will do.
     """
 
     _run: Run | None = None
@@ -78,6 +82,16 @@ class FileSink(FileTasks):
             "_told_state": (None, {}),
         }
 
+    def for_target(self, target: str) -> FileSink:
+        """See TwoPhaseCommitSink."""
+        long = next((part for part in target.split("/") if len(part.encode()) > _LONGEST), None)
+        if long is not None:
+            raise ConfigError(f"the name of a folder has {len(long.encode())} bytes, and {_LONGEST} are allowed")
+        made = copy.copy(self)
+        made.path, made.pattern = target, None
+        made._reset()
+        return made
+
     # -- on the driver: starting -----------------------------------------------------------------------------------
 
     def open(self, run: Run) -> None:
@@ -85,7 +99,7 @@ class FileSink(FileTasks):
         self._reset()
         self._run = run
         if run.schema is not None:
-            self._check(run.schema)
+            self.check_columns(run.schema)
         folder = self._folder()
         check_place(self.name, folder.home, folder.storage.longest, self.path)
         with self._told():
@@ -115,8 +129,10 @@ class FileSink(FileTasks):
             if self._starting:
                 self._starting = False
                 self._check_restored(moved=moved)
-        if self.run.schema is not None and self._format.typed:
-            check_change(self.name, self.path, self._state, self._in_files(self.run.schema))
+        if self.run.schema is not None:
+            self.discards = check_change(
+                self.name, self.path, self._state, self._in_files(self.run.schema), self.schema_change
+            )
 
     def _check_restored(self, *, moved: bool) -> None:
         """What was committed here must be known here, and what waits for its file be there (rule 15)."""
@@ -134,7 +150,8 @@ class FileSink(FileTasks):
             self._mark = self._mark.join(read_marks(folder).get(self.run.lineage, Mark()))
         return missing_parts(folder, self._state, self._mark.roll)
 
-    def _check(self, schema: pa.Schema) -> None:
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Refuse columns that the format or the buckets cannot have."""
         self.buckets.check(schema)
         formats.check_types(self.name, self.format, self._in_files(schema))
         if self.format == "csv":
@@ -155,7 +172,7 @@ class FileSink(FileTasks):
                 f"sink {self.name!r} had path {path!r}, and {waiting} decided rows wait there for their file: run "
                 "`holdfast flush` with the checkpoint location first, or give the sink that path again"
             )
-        self._state = replace(self._state, rolls=())
+        self._state = replace(self._state, rolls=(), columns=())  # the new folder has no files yet, so no columns
         return True
 
     # -- on the driver: a checkpoint ---------------------------------------------------------------------------------
@@ -199,7 +216,7 @@ class FileSink(FileTasks):
             done=self._mark.roll,
             checkpoint=checkpoint_id,
         )
-        self._next = replace(state, columns=self._columns)
+        self._next = replace(state, columns=tuple({**dict(state.columns), **dict(self._columns)}.items()))
         return self._json(self._next)
 
     def notify_checkpoint_aborted(self, checkpoint_id: CheckpointId) -> None:

@@ -16,6 +16,7 @@ from holdfast.connectors.files.rolling import Part
 from holdfast.connectors.files.state import PartsState
 from holdfast.core.model import CheckpointId
 from holdfast.errors import ConfigError, RestoredEndpointError
+from holdfast.sinks.schema_change import DISCARD, FREEZE, discarded
 
 logger = logging.getLogger("holdfast")
 
@@ -26,16 +27,24 @@ def committed_by(run: Run, sink: str) -> CheckpointId:
     return -1 if known is None else known.checkpoint_id
 
 
-def check_change(sink: str, path: str, state: PartsState, schema: pa.Schema) -> None:
-    """Files of one folder are read together: where types are part of the file, a column must keep its own."""
+def check_change(sink: str, path: str, state: PartsState, schema: pa.Schema, change: str) -> tuple[str, ...]:
+    """Files of one folder are read together: a column must keep its type. The new columns that are to be left out."""
     now = dict(formats.columns(formats.normal(schema)))
     for column, before in state.columns:
         if now.get(column, before) != before:
             raise ConfigError(
                 f"sink {sink!r}: column {column!r} is {now[column]} now and was {before} in the files of {path}: "
-                "readers cannot read both. Cast it back, or write into a new folder; new columns, and leaving columns "
-                "out, are fine"
+                "readers cannot read both. Cast it back, or write into a new folder"
             )
+    known = {column for column, _ in state.columns}
+    new = [column for column in now if column not in known] if known else []
+    if new and change == FREEZE:
+        raise ConfigError(
+            f"sink {sink!r}: column {', '.join(new)} is new, and the files of {path} have {', '.join(sorted(known))}: "
+            "readers would have to join both kinds. Allow it (schema_change='evolve'), leave it out and count its "
+            "values (schema_change='discard-column'), select other columns, or write into a new folder"
+        )
+    return discarded(sink, f"the files of {path}", new, ()) if change == DISCARD else ()
 
 
 def missing_parts(folder: Folder, state: PartsState, done: int) -> list[Part]:

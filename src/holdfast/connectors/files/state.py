@@ -50,7 +50,7 @@ class PartsState:
     rolls: tuple[Roll, ...] = ()
     #: how large the last file was for the parts it was made of
     ratio: float = 1.0
-    #: columns and types of the newest rows
+    #: columns and types of all rows so far
     columns: tuple[tuple[str, str], ...] = ()
 
     def unseen(self, done: int) -> int:

@@ -11,10 +11,12 @@ import pyarrow as pa
 
 from holdfast.connectors.postgres.names import PART, ROW, TableName, quote
 from holdfast.connectors.postgres.server import drivers
-from holdfast.connectors.postgres.table import Column, Index, Target, Upsert, insert_statement
+from holdfast.connectors.postgres.table import Column, Index, Target, Upsert, add_column, insert_statement
 from holdfast.connectors.postgres.trouble import said
-from holdfast.connectors.postgres.types import SqlType, column_type, wire
+from holdfast.connectors.postgres.types import SqlType, column_type, created_type, wire
 from holdfast.errors import ConfigError
+from holdfast.sinks.order import MissingIndexError
+from holdfast.sinks.schema_change import DISCARD, EVOLVE, FREEZE, discarded, ways, without_columns
 
 _FIND = """
 SELECT c.oid, n.nspname, c.relname, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -116,14 +118,13 @@ class _Found:
 
     def extra(self) -> str | None:
         """How a staging table declares it when no row has it; None when it would not be the target's value."""
-        must = " NOT NULL" if self.required else ""
         declared = f"{quote(self.name)} {self.spelled}"
         if self.generated:
             how = "STORED" if self.generated == "s" else "VIRTUAL"
-            return f"{declared} GENERATED ALWAYS AS ({self.default}) {how}{must}"
+            return f"{declared} GENERATED ALWAYS AS ({self.default}) {how}"
         if self.identity or (self.default is not None and _CALL.search(self.default)):
             return None
-        return declared + (f" DEFAULT {self.default}" if self.default is not None else "") + must
+        return declared + (f" DEFAULT {self.default}" if self.default is not None else "")
 
 
 def create_statement(name: TableName, schema: pa.Schema, key: Sequence[str]) -> str:
@@ -134,7 +135,9 @@ def create_statement(name: TableName, schema: pa.Schema, key: Sequence[str]) -> 
     return f"CREATE TABLE IF NOT EXISTS {name.sql} ({', '.join(parts)})"
 
 
-def find_table(connection: Any, sink: str, name: TableName, schema: pa.Schema, upsert: Upsert) -> tuple[Target, Upsert]:
+def find_table(
+    connection: Any, sink: str, name: TableName, schema: pa.Schema, upsert: Upsert, change: str = FREEZE
+) -> tuple[Target, Upsert, tuple[str, ...]]:
     """Match the DataFrame's columns to the table's; whatever does not fit is named, before a row is written."""
     found = connection.execute(_FIND, (name.sql,)).fetchone()
     if found is None:
@@ -154,11 +157,11 @@ def find_table(connection: Any, sink: str, name: TableName, schema: pa.Schema, u
     there = {row[0]: _Found(*row) for row in connection.execute(_COLUMNS, {"table": oid}).fetchall()}
     matched = {field.name: _match(field.name, there) for field in schema}
     missing = [source for source, column in matched.items() if column is None]
-    if missing:
-        raise ConfigError(
-            f"sink {sink!r}: table {name} has no column {', '.join(missing)}: add it with ALTER TABLE, or select other "
-            f"columns. The table has {', '.join(there)}"
-        )
+    added, left_out = _new(
+        connection, sink, name, TableName(namespace, relation), schema, missing, upsert, change, there
+    )
+    matched = {source: source if source in added else c for source, c in matched.items() if source not in left_out}
+    schema = without_columns(schema, left_out)
     doubled = sorted({c for c in matched.values() if list(matched.values()).count(c) > 1 and c is not None})
     if doubled:
         raise ConfigError(f"sink {sink!r}: two columns of the DataFrame are column {doubled[0]!r} of table {name}")
@@ -171,15 +174,48 @@ def find_table(connection: Any, sink: str, name: TableName, schema: pa.Schema, u
             f"sink {sink!r}: column {', '.join(required)} of table {name} is NOT NULL and not among the DataFrame's "
             "columns: add it to the query, or give it a default"
         )
-    columns = _columns(sink, name, schema, matched, there)
-    checks, extras = _checks(connection, oid, there, {c.name for c in columns})
-    indexes = _indexes(connection, oid, {c.name for c in columns})
-    target = Target(TableName(namespace, relation), columns, checks, extras, indexes, kind == "p")
+    columns = _columns(sink, name, schema, matched, there, added)
+    known = {c.name for c in columns} - set(added)
+    checks, extras = _checks(connection, oid, there, known)
+    indexes = _indexes(connection, oid, known)
+    target = Target(TableName(namespace, relation), columns, checks, extras, indexes, kind == "p", added)
     renamed = Upsert(
         tuple(matched[c] or c for c in upsert.key), upsert.order_by and (matched[upsert.order_by] or upsert.order_by)
     )
     _try(connection, sink, target, renamed)
-    return target, renamed
+    return target, renamed, left_out
+
+
+def _new(
+    connection: Any,
+    sink: str,
+    name: TableName,
+    table: TableName,
+    schema: pa.Schema,
+    missing: Sequence[str],
+    upsert: Upsert,
+    change: str,
+    there: Collection[str],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Columns that the table does not have: those to add, and those to leave out."""
+    needed = (*upsert.key, *filter(None, [upsert.order_by]))
+    if not missing:
+        return (), ()
+    if change == DISCARD or (change == EVOLVE and set(missing) & set(needed)):
+        return (), discarded(sink, f"table {name}", missing, needed)
+    statements = [add_column(table, column, column_type(column, schema.field(column).type)) for column in missing]
+    if change == FREEZE:
+        raise ConfigError(
+            f"sink {sink!r}: table {name} has no column {', '.join(missing)}: {ways(statements)}. The table has "
+            f"{', '.join(there)}"
+        )
+    owns = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(%s)"
+    if not connection.execute(owns, (table.sql,)).fetchone()[0]:
+        raise ConfigError(
+            f"sink {sink!r}: schema_change='evolve' has to add column {', '.join(missing)} to table {table}, which "
+            f"only its owner may: let the owner run {'; '.join(statements)}, or be a member of the owner's role"
+        )
+    return tuple(missing), ()
 
 
 def _match(source: str, there: dict[str, _Found]) -> str | None:
@@ -191,18 +227,23 @@ def _match(source: str, there: dict[str, _Found]) -> str | None:
 
 
 def _columns(
-    sink: str, name: TableName, schema: pa.Schema, matched: dict[str, str | None], there: dict[str, _Found]
+    sink: str,
+    name: TableName,
+    schema: pa.Schema,
+    matched: dict[str, str | None],
+    there: dict[str, _Found],
+    added: Collection[str] = (),
 ) -> tuple[Column, ...]:
     columns, wrong = [], []
     for field in schema:
         column = matched[field.name]
         assert column is not None
-        found = there[column]
-        how = wire(field.type, found.type)
+        kind = created_type(column, field.type) if column in added else there[column].type
+        how = wire(field.type, kind)
         if isinstance(how, str):
-            wrong.append(f"{field.name} is {field.type} in the DataFrame and {found.spelled} in the table: {how}")
+            wrong.append(f"{field.name} is {field.type} in the DataFrame and {kind.spelled} in the table: {how}")
         else:
-            columns.append(Column(column, field.name, found.type, how, found.required))
+            columns.append(Column(column, field.name, kind, how, column not in added and there[column].required))
     if wrong:
         raise ConfigError(f"sink {sink!r}: columns do not fit table {name}: {'; '.join(wrong)}")
     return tuple(columns)
@@ -210,7 +251,7 @@ def _columns(
 
 def _checks(
     connection: Any, table: int, there: dict[str, _Found], given: Collection[str]
-) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str, bool], ...]]:
     """The CHECKs that staged rows can be put to, and the columns that these and generated columns need."""
     extras: dict[str, str] = {}
 
@@ -233,8 +274,8 @@ def _checks(
     checks = []
     for name, text, over in connection.execute(_CHECKS, (table,)).fetchall():
         if over and ".*" not in text and have(over):
-            checks.append(f"CONSTRAINT {quote(name)} CHECK ({text})")
-    return tuple(checks), tuple(extras.items())
+            checks.append((name, text))
+    return tuple(checks), tuple((name, declared, there[name].required) for name, declared in extras.items())
 
 
 def _indexes(connection: Any, table: int, given: Collection[str]) -> tuple[Index, ...]:
@@ -250,12 +291,15 @@ def _indexes(connection: Any, table: int, given: Collection[str]) -> tuple[Index
 def _try(connection: Any, sink: str, target: Target, upsert: Upsert) -> None:
     """Let the server check the statement of the commit: permission, generated columns, a unique index for the key."""
     psycopg, _, _ = drivers()
-    nothing = ", ".join(f"NULL::{c.type.spelled} AS {quote(c.name)}" for c in target.columns)
+    nothing = ", ".join(f"NULL::{c.type.spelled} AS {quote(c.name)}" for c in target.there)
     rows = f"(SELECT {nothing}, NULL::bigint AS {quote(ROW)} WHERE false) AS nothing"
+    names = [column.name for column in target.there]
     try:
-        connection.execute("EXPLAIN " + insert_statement(target.name, target.names, rows, upsert, quote(ROW)))
+        connection.execute("EXPLAIN " + insert_statement(target.name, names, rows, upsert, quote(ROW)))
     except (psycopg.ProgrammingError, psycopg.NotSupportedError, psycopg.OperationalError) as error:
         if error.sqlstate is None or error.sqlstate[:2] not in ("42", "0A"):
             raise
-        index = f". The table needs a unique index on ({', '.join(upsert.key)})" if error.sqlstate == "42P10" else ""
-        raise ConfigError(f"sink {sink!r} cannot write into table {target.name}: {said(error)}{index}") from error
+        told = f"sink {sink!r} cannot write into table {target.name}: {said(error)}"
+        if error.sqlstate == "42P10":
+            raise MissingIndexError(f"{told}. The table needs a unique index on ({', '.join(upsert.key)})") from error
+        raise ConfigError(told) from error

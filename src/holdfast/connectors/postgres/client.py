@@ -39,6 +39,10 @@ class Client:
         """Several statements, all or none."""
         self._send([*self._begin, *statements, "COMMIT"])
 
+    def undone(self, *statements: str) -> None:
+        """Several statements, tried and taken back: whether they could be done."""
+        self._send([*self._begin, *statements, "ROLLBACK"])
+
     def alone(self, statement: str) -> None:
         """One that no transaction may hold."""
         self._send([statement])

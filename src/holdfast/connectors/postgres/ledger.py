@@ -54,17 +54,22 @@ class Ledger:
         """For messages."""
         return f"the ledger of sink {self.sink!r} (table {self.schema}.ledger at {self.server})"
 
-    def create(self, connection: Any) -> None:
-        """Schema and tables, if they are not there; a role that may not create them only needs them to be there."""
+    def create(self, connection: Any, *, only_try: bool = False) -> bool:
+        """Schema and tables, if they are not there; a role that may not create them only needs them to be there.
+
+        With `only_try` they are created in a transaction that is taken back. True when they are there.
+        """
         psycopg, _, _ = drivers()
         try:
-            self._create(connection)
-            self._check_rights(connection)
+            there = self._create(connection, only_try=only_try)
+            if there:
+                self._check_rights(connection)
         except psycopg.errors.InsufficientPrivilege as error:
             raise ConfigError(
                 f"sink {self.sink!r} may not use schema {self.schema} at {self.server}: {said(error)}. It belongs to "
                 f"another role; {self._ways_out}"
             ) from error
+        return there
 
     @property
     def _ways_out(self) -> str:
@@ -94,7 +99,7 @@ class Ledger:
                 f"there; {self._ways_out}"
             )
 
-    def _create(self, connection: Any) -> None:
+    def _create(self, connection: Any, *, only_try: bool) -> bool:
         psycopg, _, _ = drivers()
         steps = []
         if connection.execute("SELECT to_regnamespace(%s)", (quote(self.schema),)).fetchone()[0] is None:
@@ -103,15 +108,16 @@ class Ledger:
             if connection.execute("SELECT to_regclass(%s)", (table,)).fetchone()[0] is None:
                 steps.append(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
         if not steps:
-            return
+            return True
         # Two pipelines that start at once would both find nothing, and one of them would fail.
         try:
-            connection.together(schema_lock(self.schema), *steps)
+            (connection.undone if only_try else connection.together)(schema_lock(self.schema), *steps)
         except psycopg.errors.InsufficientPrivilege as error:
             raise ConfigError(
                 f"sink {self.sink!r} may not create its schema for staging and ledger at {self.server}: {said(error)}. "
                 f"Let an administrator run: CREATE SCHEMA {quote(self.schema)} AUTHORIZATION the_role"
             ) from error
+        return not only_try
 
     def read(self, connection: Any, pipeline: str) -> dict[str, CheckpointId]:
         """{lineage: last checkpoint}, of every lineage of this pipeline name."""

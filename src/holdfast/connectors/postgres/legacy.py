@@ -45,7 +45,7 @@ def sweep(
             task = parse_token(comment)
             if task is None or table in kept or (task.pipeline, task.sink) != (run.pipeline, sink):
                 continue
-            if task.generation <= generation if task.lineage == run.lineage else run.take_over:
+            if task.generation <= generation if task.lineage == run.lineage else run.takes_from(task.lineage):
                 undecided.append(table)
         drop(connection, schema, undecided)
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.checkpoint.ports import Run
 from holdfast.connectors.postgres import trouble
+from holdfast.connectors.postgres.deletes import change_statement, forget_statement
 from holdfast.connectors.postgres.ledger import BEHIND, REFUSED, Ledger
 from holdfast.connectors.postgres.legacy import drop, is_legacy
 from holdfast.connectors.postgres.names import PART, ROW, TableName, literal, quote
 from holdfast.connectors.postgres.server import drivers
 from holdfast.connectors.postgres.staging import emptied, missing, parts_of, sources, sql_name
-from holdfast.connectors.postgres.table import Upsert, insert_statement
+from holdfast.connectors.postgres.table import Deletes, Upsert, add_missing, insert_statement
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.errors import ConfigError, LostError, RowError
 
@@ -43,6 +44,7 @@ def commit(
                 ledger.lock(run),
                 ledger.refuse(run, checkpoint_id, known),
                 ledger.add(run, checkpoint_id, sum(c["rows"] for c in ordered)),
+                *_additions(ordered, into),
                 *moves,
                 ledger.prune(run, checkpoint_id),
             )
@@ -53,6 +55,16 @@ def commit(
         for schema in {c["schema"] for c in old}:
             drop(connection, schema, [c["table"] for c in old if c["schema"] == schema])
     return outcome
+
+
+def _additions(committables: Sequence[Mapping[str, Any]], into: Sequence[tuple[TableName, Upsert]]) -> Iterable[str]:
+    """What adds the columns that these rows have and the table does not."""
+    adding = [
+        add_missing(target, column, kind)
+        for committable, (target, _) in zip(committables, into, strict=True)
+        for column, kind in committable.get("add", ())
+    ]
+    return dict.fromkeys(adding)
 
 
 def _groups(
@@ -73,9 +85,12 @@ def _moves(target: TableName, upsert: Upsert, committables: list[Mapping[str, An
     if is_legacy(committables[0]):
         return [insert_statement(target, columns, source, upsert, "ctid DESC")]
     parts, expected = parts_of(committables), sum(c["rows"] for c in committables)
-    insert = insert_statement(
+    deletes = upsert.deletes
+    insert = (insert_statement if deletes is None else change_statement)(
         target, columns, source, upsert, f"array_position({parts}, {quote(PART)}) DESC, {quote(ROW)} DESC"
     )
+    if deletes is not None and deletes.table is not None:
+        insert = f"{forget_statement(deletes.table, sum(c['deleted'] for c in committables))}; {insert}"
     count = f"SELECT count(*) INTO held FROM {source}"  # noqa: S608
     forget = f"DELETE FROM {quote(committables[0]['schema'])}.staged WHERE part = ANY ({parts})"  # noqa: S608
     lost = f"RAISE EXCEPTION 'staged rows are gone' USING ERRCODE = '{LOST}'"
@@ -95,7 +110,8 @@ def _target(
     """Where rows go, as it was decided (rule 16)."""
     if committable["version"] >= 2:
         schema, table = committable["target"]
-        return TableName(schema, table), Upsert(tuple(committable["key"]), committable["order_by"])
+        deletes = Deletes.from_json(committable["deletes"]) if "deletes" in committable else None
+        return TableName(schema, table), Upsert(tuple(committable["key"]), committable["order_by"], deletes)
     target, upsert = options()
     if committable["target"] != str(target):
         raise ConfigError(

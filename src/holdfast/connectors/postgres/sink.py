@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run, Tasks
-from holdfast.connectors.postgres import legacy, moving, staging, two_phase
+from holdfast.connectors.postgres import deletes, legacy, moving, staging, two_phase
 from holdfast.connectors.postgres.catalog import create_statement, find_table
 from holdfast.connectors.postgres.ledger import Ledger
 from holdfast.connectors.postgres.legacy import is_legacy
@@ -24,8 +24,11 @@ from holdfast.connectors.postgres.writer import Writer
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
 from holdfast.errors import ConfigError, RowError, SinkError
+from holdfast.sinks.deletes import check_delete_when, without
 from holdfast.sinks.ledger import APPEND
 from holdfast.sinks.order import check_order_by
+from holdfast.sinks.pattern import MAX_TARGETS, check_max_targets, parse_pattern
+from holdfast.sinks.schema_change import DISCARD, EVOLVE, FREEZE, check_schema_change
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 MODES = ("ledger", "two-phase", "upsert")
@@ -39,7 +42,9 @@ class PostgresSink(TwoPhaseCommitSink):
     task prepares a transaction that the driver commits; it writes rows once, needs `max_prepared_transactions`, and a
     reader can see some subtasks of a checkpoint before the others. `mode="upsert"` works as `ledger` and replaces rows
     by `key`; of two rows of one key the one with the larger `order_by` wins, and without `order_by` two rows of one key
-    in one checkpoint are an error, raised before anything is decided.
+    in one checkpoint are an error, raised before anything is decided. Rows for which `delete_when` is true delete the
+    row of their key. `table` may be a pattern over columns, such as "orders_{country}" (not in mode "two-phase"): then
+    there is a table for each value, at most `max_targets` of them.
     """
 
     def __init__(
@@ -50,9 +55,13 @@ class PostgresSink(TwoPhaseCommitSink):
         mode: str = "ledger",
         key: Sequence[str] = (),
         order_by: str | None = None,
+        delete_when: str | None = None,
+        keep_deletes: float | str = "7d",
+        schema_change: str = FREEZE,
         create: bool = False,
         schema: str = "_holdfast",
         lock_timeout: float = 60.0,
+        max_targets: int = MAX_TARGETS,
         name: str | None = None,
     ) -> None:
         mode = "ledger" if mode == APPEND else mode
@@ -66,7 +75,21 @@ class PostgresSink(TwoPhaseCommitSink):
             raise ConfigError(f"key and order_by belong to mode='upsert'; mode={mode!r} appends every row")
         if isinstance(lock_timeout, bool) or not isinstance(lock_timeout, (int, float)) or lock_timeout <= 0:
             raise ConfigError(f"lock_timeout must be a number of seconds above 0, not {lock_timeout!r}")
+        self._keep = check_delete_when(delete_when, keep_deletes, upsert=mode == "upsert")
+        self.delete_when = delete_when
+        self.schema_change = check_schema_change(schema_change)
+        if self.schema_change == EVOLVE and mode == "two-phase":
+            raise ConfigError(
+                "schema_change='evolve' needs mode='ledger' or 'upsert': in mode='two-phase' rows are in the table "
+                "before the decision that would add a column"
+            )
         self.table = parse_table(table)
+        self.pattern, self.max_targets = parse_pattern("table", table), check_max_targets(max_targets)
+        if self.pattern is not None and mode == "two-phase":
+            raise ConfigError(
+                "table: a pattern over columns does not go with mode='two-phase': a transaction that the server lost "
+                "is written anew from the replay with the rows of all its tables. Give it mode='ledger' or 'upsert'"
+            )
         self.schema = check_identifier("schema", schema)
         self.mode, self.create = mode, bool(create)
         self.name = check_name("name", name or f"postgres-{self.table}"[:100])
@@ -75,8 +98,8 @@ class PostgresSink(TwoPhaseCommitSink):
         #: what the endpoint then lacks is taken from the replay, which Spark has only until the batch returns
         self.overlaps = mode != "two-phase"
         self.repairable = mode == "two-phase"
-        self._asked = Upsert(tuple(key), order_by)
-        self._upsert = self._asked
+        self.asked = Upsert(tuple(key), order_by)
+        self._upsert = self.asked
         self._target: Target | None = None
         self._stages: dict[bool, Stages] = {}
         self._place = Place(self.schema)
@@ -86,12 +109,20 @@ class PostgresSink(TwoPhaseCommitSink):
         self._swept = False
         self._run: Run | None = None
 
+    def for_target(self, target: str) -> PostgresSink:
+        """See TwoPhaseCommitSink."""
+        made = copy.copy(self)
+        made.table, made.pattern = parse_table(target), None
+        made._stages, made._known = {}, {}
+        return made
+
     # -- on the driver ----------------------------------------------------------------------------------------------
 
     def open(self, run: Run) -> None:
         """See TwoPhaseCommitSink."""
         self._run = run
-        self._check_columns(run.schema)
+        schema = None if run.schema is None else without(self.name, run.schema, self.delete_when)
+        self._check_columns(schema)
         self.server.keep_connections()
         ledger = self._ledger
         with self.server.connect(self.table, starting=True) as connection:
@@ -104,18 +135,17 @@ class PostgresSink(TwoPhaseCommitSink):
             ledger.check(run, found)
             ledger.check_parts(connection, run)
             self._known[self.schema] = Known(found.get(run.lineage, -1))
-            if run.schema is not None:
-                self._find_table(connection, run.schema)
+            if schema is not None:
+                self._find_table(connection, schema)
                 self._find_stages(connection)
 
     def _find_stages(self, connection: Any) -> None:
         """The tables that tasks write into before the commit, if they do."""
-        ordered = self._upsert.order_by is not None
+        how = {"ordered": self._upsert.order_by is not None, "deletes": self._upsert.deletes is not None}
         kinds = [raw for raw in (False, True) if (self.target.cast_by_server if raw else self.mode != "two-phase")]
         (role,) = connection.execute("SELECT current_user").fetchone()
         self._stages = {
-            raw: Stages(self.schema, role, self.run.pipeline, self.name, self.target, raw=raw, ordered=ordered)
-            for raw in kinds
+            raw: Stages(self.schema, role, self.run.pipeline, self.name, self.target, raw=raw, **how) for raw in kinds
         }
         self._choose(connection)
 
@@ -131,8 +161,14 @@ class PostgresSink(TwoPhaseCommitSink):
         psycopg, _, _ = drivers()
         try:
             if self.create:
-                self._create_table(connection, create_statement(self.table, schema, self._asked.key))
-            self._target, self._upsert = find_table(connection, self.name, self.table, schema, self._asked)
+                self._create_table(connection, create_statement(self.table, schema, self.asked.key))
+            self._target, self._upsert, self.discards = find_table(
+                connection, self.name, self.table, schema, self.asked, self.schema_change
+            )
+            if self.delete_when is not None:
+                self._upsert = deletes.prepare(
+                    connection, self.name, self.schema, self._target, self._upsert, self._keep
+                )
         except psycopg.errors.LockNotAvailable as error:
             raise SinkError(
                 f"sink {self.name!r} ({self.address}): table {self.table} is locked by somebody for longer than "
@@ -200,9 +236,12 @@ class PostgresSink(TwoPhaseCommitSink):
         sink = copy.copy(self)
         sink.mode, sink.repairable, sink.create = "two-phase", True, False
         sink.table, sink.schema = TableName(*told[0]["target"]), told[0]["schema"]
-        sink._asked = sink._upsert = Upsert()
+        sink.asked = sink._upsert = Upsert()
+        sink.delete_when, sink.schema_change = None, FREEZE if self.schema_change == FREEZE else DISCARD
+        assert self.run.schema is not None
+        schema = without(self.name, self.run.schema, self.delete_when)
         with self.server.connect(sink.table) as connection:
-            sink._find_table(connection, self.run.schema)
+            sink._find_table(connection, schema)
             sink._find_stages(connection)
         return sink
 
@@ -247,7 +286,7 @@ class PostgresSink(TwoPhaseCommitSink):
 
     def write(self, txn: Writer, batch: pa.RecordBatch) -> None:
         """See TwoPhaseCommitSink."""
-        for column in self._asked.key:
+        for column in self.asked.key:
             if batch.column(column).null_count:
                 raise RowError(
                     f"sink {self.name!r}: a row has no value in key column {column!r}; nothing would ever replace it. "
@@ -298,10 +337,10 @@ class PostgresSink(TwoPhaseCommitSink):
     def _check_columns(self, schema: pa.Schema | None) -> None:
         if schema is None:
             return
-        check_order_by(self.name, schema, self._asked.key, self._asked.order_by)
+        check_order_by(self.name, schema, self.asked.key, self.asked.order_by)
 
 
 def _kinds(committables: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """(staged, prepared); a repair under another mode leaves both in one checkpoint."""
-    known = [c for c in committables if c["version"] <= 3]
+    known = [c for c in committables if c["version"] <= 4]
     return [c for c in known if c["kind"] == staging.KIND], [c for c in known if c["kind"] == two_phase.KIND]

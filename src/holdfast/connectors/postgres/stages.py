@@ -42,10 +42,19 @@ class Stages:
     """
 
     def __init__(
-        self, schema: str, role: str, pipeline: str, sink: str, target: Target, *, raw: bool, ordered: bool
+        self,
+        schema: str,
+        role: str,
+        pipeline: str,
+        sink: str,
+        target: Target,
+        *,
+        raw: bool,
+        ordered: bool,
+        deletes: bool,
     ) -> None:
         self._schema, self._raw = schema, raw
-        self._columns = target.stage_columns(raw=raw, ordered=ordered)
+        self._columns = target.stage_columns(raw=raw, ordered=ordered, deletes=deletes)
         self._indexed = raw or target.asked_by_part
         # Of another role's tables we could not be sure that we may empty them.
         shape = f"{self._columns} {self._indexed} {role}"

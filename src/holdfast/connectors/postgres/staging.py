@@ -23,6 +23,7 @@ from holdfast.connectors.postgres.stages import Place
 from holdfast.connectors.postgres.table import Target, Upsert
 from holdfast.connectors.postgres.writer import Writer, own_rows
 from holdfast.core.naming import Task, parse_token
+from holdfast.sinks.deletes import DELETED
 
 logger = logging.getLogger("holdfast")
 KIND = "staged"
@@ -43,13 +44,16 @@ class StagingWriter(Writer):
             raw=None if place.raw is None else (place.schema, place.raw),
             staged=True,
             ordered=upsert.order_by is not None,
+            deletes=upsert.deletes is not None,
         )
 
     def prepare(self) -> dict[str, Any]:
         """Make the rows durable; the committable says all that the commit needs (rule 16)."""
-        target, key = self._target, self._upsert.key
+        target, key, deletes = self._target, self._upsert.key, self._upsert.deletes
         self._cast_rows()
-        for statement, about in target.proofs(own_rows(self._into, self._part), self._long):
+        for statement, about in target.proofs(
+            own_rows(self._into, self._part, deletes=deletes is not None), self._long
+        ):
             self._execute(statement, about)
         task, staged = self._task, f"{quote(self._schema)}.staged"
         texts = ", ".join(map(literal, (task.pipeline, task.sink, self._table, task.token)))
@@ -61,7 +65,7 @@ class StagingWriter(Writer):
         self._execute("COMMIT")
         self._session.keep()
         return {
-            "version": 3,
+            "version": 3 if deletes is None and not target.added else 4,
             "kind": KIND,
             "mode": "upsert" if key else "ledger",
             "schema": self._schema,
@@ -73,6 +77,8 @@ class StagingWriter(Writer):
             "order_by": self._upsert.order_by,
             "subtask": self._task.subtask,
             "rows": self._rows,
+            **({"add": target.add} if target.added else {}),
+            **({} if deletes is None else {"deletes": deletes.to_json(), "deleted": self._deleted}),
         }
 
     def abort(self) -> None:
@@ -139,7 +145,7 @@ def rows_of(server: Server, committables: Sequence[Mapping[str, Any]]) -> Iterat
         if committable in gone:
             logger.warning("rows of subtask %s in %s are gone", committable["subtask"], sql_name(committable))
             continue
-        columns = ", ".join(map(quote, committable["columns"]))
+        columns = ", ".join(map(quote, [*committable["columns"], *([DELETED] if "deletes" in committable else [])]))
         ((source, _),) = sources([committable])
         try:
             with closing(server.adbc_connection()) as connection, closing(manager.AdbcStatement(connection)) as query:
@@ -169,7 +175,7 @@ def sweep(connection: Any, ledger: Ledger, run: Run, generation: int, kept: Coll
         task = parse_token(token)
         if task is None or part in kept:
             continue
-        if task.generation <= generation if task.lineage == run.lineage else run.take_over:
+        if task.generation <= generation if task.lineage == run.lineage else run.takes_from(task.lineage):
             undecided.append(part)
     if undecided:
         forget(connection, ledger.schema, undecided)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -11,6 +12,7 @@ from holdfast.connectors.postgres.convert import convert
 from holdfast.connectors.postgres.names import PART, ROW, TableName, literal, quote
 from holdfast.connectors.postgres.rows import is_plain
 from holdfast.connectors.postgres.types import SqlType, Wire
+from holdfast.sinks.deletes import DELETED
 
 
 @dataclass(frozen=True)
@@ -68,17 +70,30 @@ class Target:
     name: TableName
     columns: tuple[Column, ...]
     #: its CHECK constraints over these columns: staged rows obey them before anything is decided
-    checks: tuple[str, ...] = ()
-    #: columns that are not written but computed from these, or that a check needs: name, and how it is declared
-    extras: tuple[tuple[str, str], ...] = ()
+    checks: tuple[tuple[str, str], ...] = ()
+    #: columns that are not written but computed from these, or that a check needs: name, how it is declared, and
+    #: whether it is NOT NULL
+    extras: tuple[tuple[str, str, bool], ...] = ()
     indexes: tuple[Index, ...] = ()
     #: whether a row needs a partition
     partitioned: bool = False
+    #: columns that the commit adds to the table
+    added: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
         """The table's columns that are written."""
         return [column.name for column in self.columns]
+
+    @property
+    def there(self) -> tuple[Column, ...]:
+        """The columns that the table has already."""
+        return tuple(column for column in self.columns if column.name not in self.added)
+
+    @property
+    def add(self) -> list[list[str]]:
+        """The columns to add, and their types."""
+        return [[column.name, column.type.spelled] for column in self.columns if column.name in self.added]
 
     @property
     def cast_by_server(self) -> list[Column]:
@@ -95,20 +110,26 @@ class Target:
         arrays = [convert(c.source, batch.column(c.source), c.wire) for c in self.columns]
         return pa.RecordBatch.from_arrays(arrays, names=self.names)
 
-    def stage_columns(self, *, raw: bool, ordered: bool) -> str:
+    def stage_columns(self, *, raw: bool, ordered: bool, deletes: bool = False) -> str:
         """What a staging table is made of: types, NOT NULLs and CHECKs of the target, so that bad rows fail there.
 
-        `raw`: texts as they came, before their cast. `ordered`: the order of the rows counts.
+        `raw`: texts as they came, before their cast. `ordered`: the order of the rows counts. `deletes`: some rows
+        delete, of which nothing is asked but a key.
         """
         if raw:
             parts = [f"{quote(c.name)} {c.staged_type}" for c in self.columns]
         else:
-            must = {c.name: " NOT NULL" if c.required else "" for c in self.columns}
-            parts = [f"{quote(c.name)} {c.type.spelled}{must[c.name]}" for c in self.columns]
-            parts += [*(declared for _, declared in self.extras), *self.checks]
+            parts = [
+                _declared(n, c.name, f"{quote(c.name)} {c.type.spelled}", c.required, deletes)
+                for n, c in enumerate(self.columns)
+            ]
+            parts += [_declared(n, *extra, deletes) for n, extra in enumerate(self.extras, len(self.columns))]
+            parts += [_check(name, text, deletes) for name, text in self.checks]
         parts.append(f"{quote(PART)} bigint NOT NULL")
         if ordered:
             parts.append(f"{quote(ROW)} bigint NOT NULL")
+        if deletes:
+            parts.append(f"{quote(DELETED)} boolean NOT NULL")
         return ", ".join(parts)
 
     @property
@@ -153,9 +174,21 @@ class Target:
                 found.append((f"CREATE INDEX ON pg_temp.holdfast_long {index.definition}", about))
                 found.append(("DROP TABLE pg_temp.holdfast_long", about))
         if self.partitioned:
-            names = ", ".join(map(quote, [*self.names, *(name for name, _ in self.extras)]))
+            names = ", ".join(map(quote, [*self.names, *(name for name, _, _ in self.extras)]))
             found.append((_find_partitions(self.name.sql, f"(SELECT {names} FROM {rows})"), ""))  # noqa: S608
         return found
+
+
+def _declared(number: int, name: str, declared: str, required: bool, deletes: bool) -> str:
+    """A column of a staging table; a row that deletes need not have a value."""
+    if not required or not deletes:
+        return declared + (" NOT NULL" if required else "")
+    return f"{declared}, {_check(f'{number}: {name} is NOT NULL', f'{quote(name)} IS NOT NULL', deletes)}"
+
+
+def _check(name: str, text: str, deletes: bool) -> str:
+    """A CHECK of the target, for rows that do not delete."""
+    return f"CONSTRAINT {quote(name)} CHECK ({f'{quote(DELETED)} OR ({text})' if deletes else text})"
 
 
 def _find_partitions(target: str, rows: str) -> str:
@@ -174,11 +207,56 @@ def _find_partitions(target: str, rows: str) -> str:
 
 
 @dataclass(frozen=True)
+class Deletes:
+    """What becomes of rows that delete."""
+
+    #: schema and name of the table that remembers them, and for how many seconds
+    graves: tuple[str, str] | None = None
+    keep: float = 0.0
+    #: key or order columns that are not compared as their type is, and how
+    collations: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def table(self) -> str | None:
+        """Quoted, for use in SQL."""
+        return None if self.graves is None else ".".join(map(quote, self.graves))
+
+    def to_json(self) -> dict[str, Any]:
+        """For a committable (rule 16)."""
+        graves = None if self.graves is None else list(self.graves)
+        return {"graves": graves, "keep": self.keep, "collations": [list(pair) for pair in self.collations]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Deletes:
+        """Read back."""
+        graves = data["graves"]
+        collations = tuple((column, how) for column, how in data["collations"])
+        return cls(None if graves is None else (graves[0], graves[1]), data["keep"], collations)
+
+
+@dataclass(frozen=True)
 class Upsert:
     """Which rows replace which."""
 
     key: tuple[str, ...] = ()
     order_by: str | None = None
+    #: None: no row deletes
+    deletes: Deletes | None = None
+
+
+def add_column(target: TableName, column: str, kind: str) -> str:
+    """What adds a column."""
+    return f"ALTER TABLE {target.sql} ADD COLUMN {quote(column)} {kind}"
+
+
+def add_missing(target: TableName, column: str, kind: str) -> str:
+    """Adds it unless it is there: then the table is not locked."""
+    there = (
+        f"SELECT FROM pg_attribute WHERE attrelid = {literal(target.sql)}::regclass "
+        f"AND attname = {literal(column)} AND NOT attisdropped"
+    )
+    body = f"BEGIN IF NOT EXISTS ({there}) THEN {add_column(target, column, kind)}; END IF; END"
+    return f"DO {literal(body)}"
 
 
 def insert_statement(target: TableName, columns: Sequence[str], rows: str, upsert: Upsert, last: str) -> str:
@@ -194,7 +272,12 @@ def insert_statement(target: TableName, columns: Sequence[str], rows: str, upser
     if upsert.order_by is not None:
         order = f"{keys}, {quote(upsert.order_by)} DESC NULLS LAST, {last}"
         select = f"SELECT DISTINCT ON ({keys}) {names} FROM {rows} ORDER BY {order}"  # noqa: S608
-    statement = f"INSERT INTO {target.sql} AS stored ({names}) {select} ON CONFLICT ({keys}) DO "
+    return f"INSERT INTO {target.sql} AS stored ({names}) {select} {on_conflict(columns, upsert)}"
+
+
+def on_conflict(columns: Sequence[str], upsert: Upsert) -> str:
+    """What happens to a row of a key that is there, which is `stored`."""
+    statement = f"ON CONFLICT ({', '.join(map(quote, upsert.key))}) DO "
     others = [column for column in columns if column not in upsert.key]
     if not others:
         return statement + "NOTHING"

@@ -154,7 +154,7 @@ def sweep(connection: Any, run: Run, sink: str, generation: int, kept: Collectio
         gid = parse_gid(text)
         if gid is None or gid.names != mine or text in kept:
             continue
-        if gid.generation <= generation if gid.lineage == run.lineage else run.take_over:
+        if gid.generation <= generation if gid.lineage == run.lineage else run.takes_from(gid.lineage):
             try:
                 _end(connection, "ROLLBACK", text)
             except drivers()[0].errors.ObjectNotInPrerequisiteState:

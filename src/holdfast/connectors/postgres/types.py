@@ -226,6 +226,20 @@ def column_type(name: str, given: pa.DataType) -> str:
     )
 
 
+def created_type(name: str, given: pa.DataType) -> SqlType:
+    """The type of a column that is made from a DataFrame's, as the catalog will have it."""
+    spelled = column_type(name, given)
+    element = spelled.removesuffix("[]")
+    is_array, modifier = element != spelled, -1
+    kind = given.value_type if is_array else given
+    if _is.is_decimal(kind):
+        element, modifier = "numeric", (kind.precision << 16 | (kind.scale & 0x7FF)) + 4
+    base = {"smallint": "int2", "integer": "int4", "bigint": "int8", **_CREATED}.get(element, element)
+    unlimited = element + ("[]" if is_array else "")
+    return SqlType(base, is_array, spelled, modifier, unlimited, has_time=base in _TIMES)
+
+
+_TIMES = ("time", "timetz", "timestamp", "timestamptz", "interval")
 _CREATED = {
     "boolean": "bool", "real": "float4", "double precision": "float8", "text": "text", "bytea": "bytea", "date": "date",
     "time": "time", "interval": "interval",

@@ -15,6 +15,7 @@ from holdfast.connectors.postgres.session import Session
 from holdfast.connectors.postgres.table import Target
 from holdfast.core.naming import Task
 from holdfast.errors import RowError
+from holdfast.sinks.deletes import DELETED, marks
 
 #: A page of an index holds at least three entries, of 2,704 bytes each at most.
 _LONG = 500
@@ -36,11 +37,12 @@ class Writer:
         raw: tuple[str, str] | None,
         staged: bool,
         ordered: bool = False,
+        deletes: bool = False,
     ) -> None:
         self._server, self._target, self._task = server, target, task
         self._into, self._raw, self._part = into, raw, new_part()
-        self._own = [PART, *([ROW] if ordered else [])] if staged else []
-        self._rows = 0
+        self._own = [PART, *([ROW] if ordered else []), *([DELETED] if deletes else [])] if staged else []
+        self._rows = self._deleted = 0
         indexed = {name for index in target.indexes for name in index.columns} if staged else set()
         self._watched = [c.name for c in target.columns if c.name in indexed and c.wire.arrow in _BYTES]
         self._long: set[str] = set()
@@ -50,7 +52,7 @@ class Writer:
         """Append rows."""
         rows = self._to_wire(batch)
         try:
-            self._session.ingest(*(self._raw or self._into), self._marked(rows))
+            self._session.ingest(*(self._raw or self._into), self._marked(rows, batch))
         except HungError as error:
             raise self._server.hung(error) from None
         except self._session.error as error:
@@ -60,14 +62,19 @@ class Writer:
             if (pc.max(pc.binary_length(rows.column(name))).as_py() or 0) > _LONG:
                 self._long.add(name)
 
-    def _marked(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _marked(self, rows: pa.RecordBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
         """With the columns of holdfast's own."""
         values = {
             PART: lambda: np.full(rows.num_rows, self._part, np.int64),
             ROW: lambda: np.arange(self._rows, self._rows + rows.num_rows, dtype=np.int64),
         }
         for name in self._own or ([PART] if self._raw else []):
-            rows = rows.append_column(name, pa.array(values[name]()))
+            if name == DELETED:
+                deleted = marks(batch)
+                self._deleted += deleted.true_count
+                rows = rows.append_column(name, deleted)
+            else:
+                rows = rows.append_column(name, pa.array(values[name]()))
         return rows
 
     def _cast_rows(self) -> None:
@@ -116,9 +123,10 @@ class Writer:
             raise self._server.blame(self._target.name, error, about) from None
 
 
-def own_rows(table: tuple[str, str], part: int) -> str:
-    """The rows of one task in a staging table, for use after FROM."""
-    return f"(SELECT * FROM {'.'.join(map(quote, table))} WHERE {quote(PART)} = {part}) AS own"  # noqa: S608
+def own_rows(table: tuple[str, str], part: int, *, deletes: bool = False) -> str:
+    """The rows of one task in a staging table, for use after FROM; where there are deletes, without these."""
+    only = f" AND NOT {quote(DELETED)}" if deletes else ""
+    return f"(SELECT * FROM {'.'.join(map(quote, table))} WHERE {quote(PART)} = {part}{only}) AS own"  # noqa: S608
 
 
 _BYTES = (pa.string(), pa.binary())

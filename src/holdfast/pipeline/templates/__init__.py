@@ -14,6 +14,23 @@ TEMPLATES = {
     "kafka-to-postgres": "a topic of JSON into a table of PostgreSQL",
     "kafka-to-files": "a topic of JSON into Parquet files by event date",
 }
+#: template -> topics it needs in Kafka, the first with rows, and the variable with the address of a PostgreSQL
+_NEEDS: dict[str, tuple[tuple[str, ...], str | None]] = {
+    "kafka-to-kafka": (("orders", "totals"), None),
+    "kafka-to-postgres": (("orders",), "SHOP_DSN"),
+    "kafka-to-files": (("orders",), None),
+}
+
+
+def servers_script(template: str, job: str, script: str) -> str | None:
+    """A script that starts what a template needs; None when it needs nothing."""
+    if template not in _NEEDS:
+        return None
+    topics, dsn = _NEEDS[template]
+    text = (files(__package__) / "servers.txt").read_text(encoding="utf-8")
+    what = "Kafka" if dsn is None else "Kafka and PostgreSQL"
+    arguments = f"kafka={list(topics)!r}".replace("'", '"') + (f', postgres="{dsn}"' if dsn is not None else "")
+    return text.format(job=job, script=script, what=what, topic=topics[0], arguments=arguments)
 
 
 def find(name: str) -> str:

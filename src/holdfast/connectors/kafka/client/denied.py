@@ -50,8 +50,11 @@ def denied(
     )
 
 
-def check_readable(client: AdminClient, config: Mapping[str, Any], topics: list[str]) -> None:
-    """READ on these topics, before Spark's tasks find that it is missing; a broker that does not tell is believed."""
+def check_readable(client: AdminClient, config: Mapping[str, Any], topics: list[str], *, right: str = "Read") -> None:
+    """READ, or another right, on these topics, before tasks find that it is missing.
+
+    A broker that does not tell is believed.
+    """
     from confluent_kafka import KafkaException, TopicCollection
     from confluent_kafka.admin import AclOperation
 
@@ -60,10 +63,10 @@ def check_readable(client: AdminClient, config: Mapping[str, Any], topics: list[
         try:
             allowed = answer.result().authorized_operations
         except KafkaException as error:
-            refused = denied(error.args[0].code(), "describe a topic", config, rights="Read", topic=topic)
+            refused = denied(error.args[0].code(), "describe a topic", config, rights=right, topic=topic)
             raise SourceError(str(refused or f"topic {topic!r} cannot be read: {error.args[0].str()}")) from error
-        if allowed and AclOperation.READ not in allowed:
-            raise SourceError(str(denied(TOPIC, "read a topic", config, rights="Read", topic=topic)))
+        if allowed and AclOperation[right.upper()] not in allowed:
+            raise SourceError(str(denied(TOPIC, f"{right.lower()} a topic", config, rights=right, topic=topic)))
 
 
 def _principal(config: Mapping[str, Any]) -> str | None:

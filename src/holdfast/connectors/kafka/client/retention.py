@@ -5,34 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.connectors.kafka.client.brokers import settings_of_brokers
 from holdfast.connectors.kafka.client.wire import Connection
 
 #: Kafka's default of offsets.retention.minutes, in seconds; what a client that may not read it goes by
 DEFAULT = 7 * 24 * 3600.0
 #: Of it so much is sure: near the end of it a missing mark says nothing.
 SURE = 6 / 7
-_BROKER, _KEY = 4, "offsets.retention.minutes"
+_KEY = "offsets.retention.minutes"
 
 
 def marks_last(settings: Mapping[str, Any], *, owner: str = "") -> float:
     """Seconds for which a mark is sure to be remembered: by the broker that forgets first."""
     with Connection(settings, owner=owner) as connection:
-        return SURE * min(connection.run(lambda: _read(connection)), default=DEFAULT)
-
-
-async def _read(connection: Connection) -> list[float]:
-    from kafka.protocol.admin.configs import DescribeConfigsRequest
-
-    found = []
-    for node in await connection.brokers("__consumer_offsets"):
-        resource = DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=_BROKER, resource_name=str(node), configuration_keys=[_KEY]
-        )
-        # Only the broker itself can tell what it was started with.
-        for result in (await connection.send(DescribeConfigsRequest([resource], max_version=4), node)).results:
-            if not result.error_code:  # a missing right (DESCRIBE_CONFIGS on the cluster) is no fault
-                found += [60.0 * float(entry.value) for entry in result.configs if entry.name == _KEY]
-    return found
+        told = connection.run(lambda: settings_of_brokers(connection, [_KEY]))
+        return SURE * min((60.0 * float(found[_KEY]) for found in told if _KEY in found), default=DEFAULT)
 
 
 def in_words(seconds: float) -> str:

@@ -34,23 +34,28 @@ def ledger(marks: Iterable[GroupOffset]) -> dict[str, CheckpointId]:
 
 def check(run: Run, target: Target) -> None:
     """Refuse what another checkpoint location, or a later or earlier state of this one, has delivered (10, 15)."""
-    group = ids.ledger_group(run.pipeline, target.sink)
-    where = f"the ledger of sink {target.sink!r} (group {group!r} in Kafka at {target.servers})"
     if run.take_over:
         take_over(run, target)
         _wait_for_marks(run, target)
+    compare(run, target)
 
-    def compare() -> None:
+
+def compare(run: Run, target: Target) -> None:
+    """The same, and nothing is written."""
+    group = ids.ledger_group(run.pipeline, target.sink)
+    where = f"the ledger of sink {target.sink!r} (group {group!r} in Kafka at {target.servers})"
+
+    def once() -> None:
         found = ledger(read(target.settings, [group], stable=False, owner=target.owner)[group])
         # Whoever takes over goes on whatever is missing.
         check_ledger(run, where, found, sink=None if run.take_over else target.sink, kept=target.marks_last)
 
     try:
-        compare()
+        once()
     except RestoredEndpointError:
         # Kafka says "committed" first and writes the marks a moment later. Only when none is on its way it is behind.
         _wait_for_marks(run, target)
-        compare()
+        once()
 
 
 def _wait_for_marks(run: Run, target: Target) -> None:

@@ -14,21 +14,25 @@ from holdfast.checkpoint.ports import Run, Tasks
 from holdfast.connectors.kafka.client.retention import DEFAULT, SURE, marks_last
 from holdfast.connectors.kafka.client.security import python_settings
 from holdfast.connectors.kafka.client.settings import check_servers
-from holdfast.connectors.kafka.producer.arrow import check_schema
+from holdfast.connectors.kafka.producer.arrow import COLUMNS, check_schema
 from holdfast.connectors.kafka.sink import marks
 from holdfast.connectors.kafka.sink.plain import Plain
+from holdfast.connectors.kafka.sink.progress import Progress
 from holdfast.connectors.kafka.sink.target import Target
 from holdfast.connectors.kafka.sink.two_phase import TwoPhase
 from holdfast.connectors.kafka.sink.write_ahead import WriteAhead
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
+from holdfast.sinks.deletes import check_delete_when
+from holdfast.sinks.pattern import MAX_TARGETS, Pattern, check_max_targets, parse_pattern
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.sinks.write_ahead import check_limits
 
 DELIVERIES = ("none", "at-least-once", "exactly-once")
 MODES = ("two-phase", "write-ahead")
+LONGEST_TOPIC = 249
 _RESERVED = ("transactional.id", "bootstrap.servers", "enable.idempotence")
 
 
@@ -43,11 +47,14 @@ class KafkaSink(TwoPhaseCommitSink):
 
     `delivery` None is that of the pipeline. The columns are those of Spark's own sink: value, and optionally key,
     topic, partition, headers. `key` and `value` make these two in Spark SQL from columns of any name, for example
-    `key="customer", value="to_json(struct(*))"`. Read-committed consumers see a subtask's rows of a checkpoint whole or
-    not at all.
+    `key="customer", value="to_json(struct(*))"`; where `delete_when` is true the value is null, which deletes the key
+    from a compacted topic. `topic` may be a pattern over columns, such as "orders.{country}", for at most `max_targets`
+    topics, which must be there. Read-committed consumers see a subtask's rows of a checkpoint whole or not at all;
+    `progress_topic` gets one message a checkpoint, after its rows, for readers of whole checkpoints.
     """
 
     takes_messages = True
+    fans_out = False
 
     def __init__(
         self,
@@ -56,17 +63,27 @@ class KafkaSink(TwoPhaseCommitSink):
         *,
         key: str | None = None,
         value: str | None = None,
+        delete_when: str | None = None,
+        progress_topic: str | None = None,
         delivery: str | None = None,
         mode: str = "two-phase",
         config: Mapping[str, Any] | None = None,
         max_pending: int | None = 1000,
         max_pending_bytes: int | None = 10 * 1024**3,
+        max_targets: int = MAX_TARGETS,
         name: str | None = None,
     ) -> None:
         servers = check_servers(bootstrap_servers)
-        self.own_columns = _own_columns(key, value)
+        self.pattern, self.max_targets = parse_pattern("topic", topic, dots=True), check_max_targets(max_targets)
+        self.own_columns = _own_columns(key, value, delete_when, self.pattern.columns if self.pattern else ())
         if topic is not None and (not isinstance(topic, str) or not topic):
             raise ConfigError(f"topic must be a name, not {topic!r}")
+        if progress_topic is not None and (not isinstance(progress_topic, str) or not progress_topic):
+            raise ConfigError(f"progress_topic must be a name, not {progress_topic!r}")
+        if progress_topic is not None and (topic is None or topic == progress_topic or self.pattern is not None):
+            raise ConfigError("progress_topic needs topic=..., one other topic: it tells where in it a checkpoint ends")
+        if progress_topic is not None and delivery not in (None, "exactly-once"):
+            raise ConfigError(f"progress_topic needs delivery='exactly-once', not {delivery!r}")
         if delivery is not None and delivery not in DELIVERIES:
             raise ConfigError(f"delivery must be one of {', '.join(DELIVERIES)}, or None, not {delivery!r}")
         if mode not in MODES:
@@ -85,7 +102,11 @@ class KafkaSink(TwoPhaseCommitSink):
         if self.repairable:
             self.transaction_timeout = int(settings["transaction.timeout.ms"]) / 1000
         self.name = check_name("name", name or f"kafka-{topic or 'rows'}"[:100])
-        self._servers, self._topic, self._config = servers, topic, settings
+        self._servers, self._topic, self._config = servers, None if self.pattern else topic, settings
+        #: topics that this task has met, when the rows name them
+        self._met: set[str] = set()
+        self.progress_topic = progress_topic
+        self._progress: Progress | None = None
         self._way: TwoPhaseCommitSink | None = None
         #: by kind of committable: the chosen way, and those of modes that the sink had before
         self._ways: dict[str, TwoPhaseCommitSink] = {}
@@ -95,12 +116,21 @@ class KafkaSink(TwoPhaseCommitSink):
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks write in the chosen way only."""
-        return {**self.__dict__, "_ways": {}}
+        return {**self.__dict__, "_ways": {}, "_met": set(), "_progress": None}
 
     @property
     def address(self) -> str:
         """See TwoPhaseCommitSink."""
         return self._servers
+
+    @property
+    def target(self) -> Target:
+        """Where it writes, as the options say."""
+        return Target(self.name, self._servers, self._topic, self._config)
+
+    def sent(self, schema: pa.Schema) -> pa.Schema:
+        """The rows as they are sent: with a pattern, without what only the topic's name needs, and with the topic."""
+        return schema if self.pattern is None else with_topic(schema, self.pattern)
 
     def shared_paths(self, location: str) -> Sequence[str]:
         """See TwoPhaseCommitSink; `may_lag` says that rows go through the log."""
@@ -111,10 +141,15 @@ class KafkaSink(TwoPhaseCommitSink):
     def open(self, run: Run) -> None:
         """Check the columns, the brokers and the ledger, and choose the way rows go."""
         if run.schema is not None:
-            check_schema(run.schema, self._topic)
+            check_schema(self.sent(run.schema), self._topic)
         self.close()
-        target = Target(self.name, self._servers, self._topic, self._config).as_it_is()
+        target = self.target.as_it_is()
         delivery = self.delivery or run.delivery
+        if self.progress_topic is not None:
+            if delivery != "exactly-once":
+                raise ConfigError(f"sink {self.name!r}: progress_topic needs delivery='exactly-once', not {delivery!r}")
+            replace(target, topic=self.progress_topic).as_it_is()
+        self._progress = Progress(target, run)
         if delivery == "exactly-once":
             self._marks_last = marks_last(target.settings, owner=target.owner)
             target = replace(target, marks_last=self._marks_last)
@@ -130,6 +165,8 @@ class KafkaSink(TwoPhaseCommitSink):
         """See TwoPhaseCommitSink."""
         for way in self._ways.values():
             way.close()
+        if self._progress is not None:
+            self._progress.close()
 
     def commit(
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
@@ -140,6 +177,8 @@ class KafkaSink(TwoPhaseCommitSink):
         unfinished = [answer for answer in answers if answer is not None and not answer.done]
         if unfinished:
             return unfinished[0]
+        if self._progress is not None and all("progress_topic" in c for c in committables):
+            self._progress.tell(checkpoint_id, committables)
         return Outcome.ALREADY_COMMITTED if set(answers) == {Outcome.ALREADY_COMMITTED} else Outcome.COMMITTED
 
     def recover(
@@ -151,6 +190,10 @@ class KafkaSink(TwoPhaseCommitSink):
             if mode in self._ways or mode in kinds or not self._swept:
                 self._of(mode).recover(pipeline, generation, kinds.get(mode, {}))
         self._swept = True
+
+    def sweep_log(self, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]) -> None:
+        """Remove what tasks have left in the write-ahead log; touches no broker."""
+        self._of("write-ahead").sweep_log(generation, _by_kind(decided).get("write-ahead", {}))  # type: ignore[attr-defined]
 
     def still_prepared(self, committables: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """See TwoPhaseCommitSink."""
@@ -170,6 +213,7 @@ class KafkaSink(TwoPhaseCommitSink):
             return self
         config = {**self._config, "partitioner": told[0]["partitioner"]}
         sink = copy.copy(self)
+        sink.pattern = parse_pattern("topic", told[0].get("topic_pattern"), dots=True)
         sink.repairable = True
         sink._way = TwoPhase(Target(self.name, self._servers, told[0]["topic"], config))
         return sink
@@ -179,7 +223,7 @@ class KafkaSink(TwoPhaseCommitSink):
         if mode not in self._ways:
             if self._run is None:
                 raise ConfigError(f"sink {self.name!r} is not part of a running query")
-            target = Target(self.name, self._servers, self._topic, self._config, marks_last=self._marks_last)
+            target = replace(self.target, marks_last=self._marks_last)
             way: TwoPhaseCommitSink = TwoPhase(target, writes=False) if mode == "two-phase" else WriteAhead(target)
             way.open(self._run)
             # A new dict: another thread may be going through this one.
@@ -199,11 +243,34 @@ class KafkaSink(TwoPhaseCommitSink):
 
     def write(self, txn: Any, batch: pa.RecordBatch) -> None:
         """See TwoPhaseCommitSink."""
-        self._chosen.write(txn, batch)
+        self._chosen.write(txn, batch if self.pattern is None else self._named(batch, self.pattern))
+
+    def _named(self, batch: pa.RecordBatch, pattern: Pattern) -> pa.RecordBatch:
+        """The rows with their topics; what makes none, or one too many, is refused here, by row."""
+        try:
+            topics = pattern.names(batch, self._wrong)
+        except RowError as error:
+            told = f"sink {self.name!r}: {error}"
+            raise RowError(told, rows=error.rows, column=error.column, reason=error.reason) from None
+        names = [name for name in batch.schema.names if name in COLUMNS and name != "topic"]
+        return batch.select(names).append_column("topic", topics.cast(pa.string()))
+
+    def _wrong(self, topic: str) -> str | None:
+        if len(topic) > LONGEST_TOPIC:
+            return f"has {len(topic)} characters, and Kafka takes {LONGEST_TOPIC} for the name of a topic"
+        if topic not in self._met and len(self._met) >= self.max_targets:
+            return f"would be one more than max_targets={self.max_targets}: raise it, or make fewer names in the query"
+        self._met.add(topic)
+        return None
 
     def pre_commit(self, txn: Any) -> Mapping[str, Any] | None:
         """See TwoPhaseCommitSink."""
-        return self._chosen.pre_commit(txn)
+        data = self._chosen.pre_commit(txn)
+        if data is None:
+            return None
+        pattern = {} if self.pattern is None else {"topic_pattern": self.pattern.text}
+        progress = {} if self.progress_topic is None else {"progress_topic": self.progress_topic}
+        return {**data, **pattern, **progress}
 
     def abort(self, txn: Any) -> None:
         """See TwoPhaseCommitSink."""
@@ -216,8 +283,21 @@ class KafkaSink(TwoPhaseCommitSink):
         return self._way
 
 
-def _own_columns(key: str | None, value: str | None) -> tuple[str, ...] | None:
+def with_topic(schema: pa.Schema, pattern: Pattern) -> pa.Schema:
+    """The rows as they are sent: what only the pattern needs is left out, and the topic is there."""
+    pattern.check(schema)
+    only_named_by = {name for name in pattern.columns if name not in COLUMNS}
+    kept = [field for field in schema if field.name not in {"topic", *only_named_by}]
+    return pa.schema([*kept, pa.field("topic", pa.string())])
+
+
+def _own_columns(
+    key: str | None, value: str | None, delete_when: str | None, named_by: Sequence[str]
+) -> tuple[str, ...] | None:
     """The expressions that make the sink's columns; None when the DataFrame has them."""
+    check_delete_when(delete_when)
+    if delete_when is not None and (key is None or value is None):
+        raise ConfigError("delete_when needs key=... and value=...: a message without a value deletes its key")
     for option, text in (("key", key), ("value", value)):
         if text is not None and (not isinstance(text, str) or not text.strip()):
             raise ConfigError(f"{option} must be an expression in Spark SQL such as 'to_json(struct(*))', not {text!r}")
@@ -225,7 +305,9 @@ def _own_columns(key: str | None, value: str | None) -> tuple[str, ...] | None:
         if key is not None:
             raise ConfigError("key needs value=..., for example value='to_json(struct(*))'")
         return None
-    return (*(() if key is None else (f"({key}) AS key",)), f"({value}) AS value")
+    made = f"({value})" if delete_when is None else f"if(({delete_when}), NULL, ({value}))"
+    further = [f"`{column.replace('`', '``')}`" for column in named_by if column not in ("key", "value")]
+    return (*(() if key is None else (f"({key}) AS key",)), f"{made} AS value", *further)
 
 
 def _kind(committable: Mapping[str, Any]) -> str:

@@ -198,9 +198,11 @@ class TwoPhase(TwoPhaseCommitSink):
         """This sink's open transactions, from this checkpoint location; after a take-over from all of them."""
         run = self._running
         everyone, _ = ids.sink_prefixes(run.pipeline, self.name)
-        found = self._client.ongoing(everyone if run.take_over else ids.prefix(run.pipeline, self.name, run.lineage))
+        wide = run.take_over or run.set_aside
+        found = self._client.ongoing(everyone if wide else ids.prefix(run.pipeline, self.name, run.lineage))
         parsed = [(t.ref, ids.parse(t.ref.transactional_id)) for t in found]
-        return [(ref, name) for ref, name in parsed if name is not None]
+        own = run.lineage[:12]
+        return [(r, name) for r, name in parsed if name and (name.lineage == own or run.takes_from(name.lineage))]
 
     @property
     def _running(self) -> Run:

@@ -75,7 +75,11 @@ class WriteAhead(StagedSink):
         with TransactionClient(self._target.settings, owner=self._target.owner) as client:
             # No one may come back to that lane for long, and meanwhile it holds consumers back. Its rows are in the
             # log; whoever still publishes them finds its transaction ended, and does it again.
-            left = client.ongoing(everyone if run.take_over else f"{everyone}{run.lineage[:12]}-")
+            wide = run.take_over or run.set_aside
+            left = client.ongoing(everyone if wide else f"{everyone}{run.lineage[:12]}-")
+            if not run.take_over:
+                known = tuple(f"{everyone}{lineage[:12]}-" for lineage in (run.lineage, *run.set_aside))
+                left = [transaction for transaction in left if transaction.ref.transactional_id.startswith(known)]
             codes = client.end([transaction.ref for transaction in left], commit=False)
         for transaction, code in zip(left, codes, strict=True):
             name = transaction.ref.transactional_id

@@ -1,0 +1,119 @@
+// What makes a page live: it is asked for again when the server says that something changed, and only what differs is
+// put in place, so that focus, selection, scrolling and open details stay as they are.
+import { ages } from "./ages.js";
+import { morph } from "./morph.js";
+import { orders } from "./orders.js";
+
+const here = document.body.dataset;
+
+// -- colours ---------------------------------------------------------------------------------------------------------
+
+const THEMES = { system: ["◐", "as the system"], light: ["☀", "light"], dark: ["☾", "dark"] };
+const switcher = document.getElementById("theme");
+
+function show(theme) {
+  if (theme === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  switcher.textContent = THEMES[theme][0];
+  switcher.setAttribute("aria-label", `Colours: ${THEMES[theme][1]}`);
+}
+
+switcher.addEventListener("click", () => {
+  const names = Object.keys(THEMES);
+  const next = names[(names.indexOf(document.documentElement.dataset.theme ?? "system") + 1) % names.length];
+  show(next);
+  try {
+    if (next === "system") localStorage.removeItem("holdfast-theme");
+    else localStorage.setItem("holdfast-theme", next);
+  } catch {
+    // a browser that keeps nothing: it holds for this page
+  }
+});
+show(document.documentElement.dataset.theme ?? "system");
+
+// -- the timeline ----------------------------------------------------------------------------------------------------
+
+function tell(event) {
+  const bar = event.target.closest?.("[data-tip]");
+  const readout = document.getElementById("readout");
+  if (bar && readout) readout.textContent = bar.dataset.tip;
+}
+
+document.addEventListener("pointerover", tell);
+document.addEventListener("focusin", tell);
+document.addEventListener("keydown", (event) => {
+  const bar = event.target.closest?.(".timeline a");
+  const step = { ArrowLeft: "previousElementSibling", ArrowRight: "nextElementSibling" }[event.key];
+  if (!bar || !step) return;
+  const next = bar[step];
+  if (next?.matches("a")) {
+    bar.setAttribute("tabindex", "-1");
+    next.setAttribute("tabindex", "0");
+    next.focus();
+    event.preventDefault();
+  }
+});
+
+// -- live ------------------------------------------------------------------------------------------------------------
+
+const live = document.getElementById("live");
+let server = null;
+let busy = false;
+let again = false;
+
+function say(on, text) {
+  live.classList.toggle("on", on);
+  live.querySelector(".live-text").textContent = text;
+}
+
+export async function refresh() {
+  if (busy) {
+    again = true;
+    return;
+  }
+  busy = true;
+  try {
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const fresh = page.getElementById("main");
+    if (fresh) {
+      morph(document.getElementById("main"), fresh);
+      document.title = page.title;
+      ages();
+      live.classList.remove("beat");
+      void live.offsetWidth;
+      live.classList.add("beat");
+    }
+  } catch {
+    say(false, "not live"); // the server is gone; the stream tells when it is back
+  } finally {
+    busy = false;
+    if (again) {
+      again = false;
+      setTimeout(refresh, 200);
+    }
+  }
+}
+
+if (here.live === "yes") {
+  const stream = new EventSource("/api/events");
+  stream.addEventListener("hello", (event) => {
+    const known = server;
+    server = JSON.parse(event.data).server;
+    say(true, "live");
+    if (known !== null && known !== server) location.reload();
+    else refresh(); // something may have changed since this page was made
+  });
+  stream.addEventListener("change", (event) => {
+    const { pipelines } = JSON.parse(event.data);
+    if (here.slug === "" || pipelines.includes(here.slug)) refresh();
+  });
+  stream.addEventListener("error", () => say(false, "not live"));
+  // A page in the browser's memory keeps no stream open, and starts anew when it is shown again.
+  addEventListener("pagehide", () => stream.close());
+  addEventListener("pageshow", (event) => event.persisted && location.reload());
+}
+
+ages();
+setInterval(ages, 1000);
+orders(refresh);

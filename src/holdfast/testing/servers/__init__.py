@@ -1,0 +1,1 @@
+"""Real servers on this machine for trying a pipeline: no container, nothing is installed, nothing stays."""

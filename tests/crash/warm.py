@@ -1,0 +1,173 @@
+"""Drivers that outlive the end of their query, so that the next run of the fault matrix need not start Spark.
+
+Java and Spark getting up are nine tenths of the time of a run. A driver whose query has ended, well or with an error,
+waits for a run of another case. For the pipeline of that case it is a new process: no pipeline comes to the same one
+twice, so every recovery is made by another process than the one that met the fault. One that is killed is gone, as
+ever, with its Java and its workers. Only `make matrix` does this, unless it is told `--cold`; whether the process of a
+query that failed ends by itself is for `make test` to see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.core import faults
+
+#: runs before a driver is replaced: what Spark keeps of each adds up
+RUNS = 12
+#: how many of a kind wait: most cases need two or three, one after the other
+WAITING = 3
+
+
+class Host:
+    """One driver process: told what to run by its standard input, says by a pipe how that ended."""
+
+    def __init__(self, command: list[str], env: Mapping[str, str], cwd: Path, log: Path) -> None:
+        answers, answer = os.pipe()
+        self.answers, self.log, self.runs = answers, log, 0
+        with log.open("wb") as file:
+            self.process = subprocess.Popen(
+                [*command, str(answer)], cwd=cwd, env=dict(env), stdin=subprocess.PIPE, stdout=file, stderr=file,
+                start_new_session=True, pass_fds=[answer],
+            )  # fmt: skip
+        os.close(answer)
+
+    def run(self, spec: Mapping[str, Any], fault: Mapping[str, str], log: Path) -> WarmRun:
+        """Begin one."""
+        self.runs += 1
+        assert self.process.stdin is not None
+        run = WarmRun(self, log)
+        self.process.stdin.write(json.dumps({"spec": spec, "fault": fault}).encode() + b"\n")
+        self.process.stdin.flush()
+        return run
+
+    def answer(self) -> int | None:
+        """The exit code that a process of its own would have had, once the run has ended."""
+        told = os.read(self.answers, 1) if select.select([self.answers], [], [], 0)[0] else b""
+        return int(told) if told else None
+
+    def end(self) -> None:
+        """Kill it and all it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.close()
+
+    def close(self) -> None:
+        """It is gone."""
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
+        os.close(self.answers)
+
+
+class WarmRun:
+    """One run in a host, for whoever expects a process: its end, or that of the process."""
+
+    def __init__(self, host: Host, log: Path) -> None:
+        self._host, self._log = host, log
+        self._begin = host.log.stat().st_size
+        self.pid = host.process.pid
+        self.returncode: int | None = None
+        #: it has ended, and the process lives on
+        self.reusable = False
+
+    def poll(self) -> int | None:
+        """See Popen."""
+        if self.returncode is None:
+            self.returncode = self._host.process.poll()
+            # One that is about to end gives nothing to read, and poll will say how it ended.
+            if self.returncode is None:
+                self.returncode = self._host.answer()
+                self.reusable = self.returncode is not None
+            if self.returncode is not None:
+                self.copy_log()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """See Popen."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(self._host.process.args, timeout or 0)
+            time.sleep(0.05)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """See Popen."""
+        self._host.process.send_signal(number)
+
+    def copy_log(self) -> None:
+        """What was printed since it began, Java's words among it, goes to the run's own file."""
+        with self._host.log.open("rb") as file:
+            file.seek(self._begin)
+            self._log.write_bytes(file.read())
+
+
+class Pool:
+    """Hosts, a few of a kind that wait."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._made = folder, 0
+        self._waiting: dict[str, list[Host]] = {}
+        self._busy: dict[int, tuple[str, Host]] = {}
+
+    def start(
+        self,
+        kind: str,
+        command: list[str],
+        env: Mapping[str, str],
+        cwd: Path,
+        log: Path,
+        spec: Mapping[str, Any],
+        before: Collection[int],
+    ) -> WarmRun:
+        """A run in a host that waits, but in none of those `before`, or else in a new one."""
+        waiting = self._waiting.setdefault(kind, [])
+        host = next((host for host in waiting if host.process.pid not in before), None)
+        if host is not None:
+            waiting.remove(host)
+        else:
+            self._made += 1
+            plain = {key: value for key, value in env.items() if key not in (faults.VARIABLE, faults.ONCE)}
+            host = Host(command, plain, cwd, self._folder / f"driver-{self._made}.log")
+        self._busy[host.process.pid] = kind, host
+        fault = {key: env[key] for key in (faults.VARIABLE, faults.ONCE) if key in env}
+        # Without a fault nobody asks where faults are noted; workers of Spark are kept for the same environment.
+        return host.run(spec, fault if faults.VARIABLE in fault else {}, log)
+
+    def give_back(self, run: WarmRun) -> None:
+        """It has ended."""
+        kind, host = self._busy.pop(run.pid)
+        waiting = self._waiting.setdefault(kind, [])
+        if host.runs >= RUNS or len(waiting) >= WAITING:
+            host.end()
+        else:
+            waiting.append(host)
+
+    def forget(self, run: WarmRun) -> None:
+        """It is gone."""
+        known = self._busy.pop(run.pid, None)
+        if known is not None:
+            known[1].close()
+
+    def close(self) -> None:
+        """End them all."""
+        waiting = [host for hosts in self._waiting.values() for host in hosts]
+        for host in (*waiting, *(host for _, host in self._busy.values())):
+            host.end()
+        self._waiting.clear()
+        self._busy.clear()
+
+
+#: set by tests.crash.matrix
+POOL: Pool | None = None
