@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 from collections.abc import Sequence
@@ -15,8 +16,8 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint.bad_rows import Letters
 from holdfast.core.model import Outcome
-from holdfast.errors import LostError, RowError
-from holdfast.sinks.dead_letters import KeptLetters
+from holdfast.errors import LostError, RecordError, RowError
+from holdfast.sinks.dead_letters import KeptLetters, _Keep
 from holdfast.sinks.lanes import Lane
 from holdfast.sinks.letters import KEPT, SCHEMA, contents, read_row
 from tests.unit.inprocess import Endpoint, Engine, InProcessBatch, PreparingSink
@@ -296,3 +297,34 @@ def test_content_is_json_whatever_the_values_are() -> None:
 def test_an_option_that_is_none_is_named(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(hf.HoldfastError, match=message):
         hf.DeadLetters(**{"sink": Table(tmp_path), **options})
+
+
+def test_a_good_row_that_was_only_tried_is_not_in_the_transaction_twice(tmp_path: Path) -> None:
+    end = Endpoint()
+    run, _, rule = engine(tmp_path, Picky(end, late=True))
+    run.run(0, range(9, 12), letters=rule)  # the last row is tried alone, and is good
+    run.settle()
+    assert sorted(end.rows) == [10, 11]
+
+
+def test_a_damaged_file_of_letters_is_not_taken_for_a_kept_one(tmp_path: Path) -> None:
+    run, _, rule = engine(tmp_path, Picky(Endpoint()))
+    run.run(0, [3], letters=rule)
+    run.settle()
+    storage = run.log.storage
+    (name,) = storage.names("dead-letters")
+    data = storage.read(f"dead-letters/{name}")
+    storage.create("wal/copy.arrow", data)
+    handle = {"handle": "wal/copy.arrow", "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    _Keep(storage.url, 1)(handle)
+    with pytest.raises(RecordError, match=r"wal/copy\.arrow is damaged"):
+        _Keep(storage.url, 2)({**handle, "sha256": hashlib.sha256(data + b"x").hexdigest()})
+
+
+def test_the_log_forgets_letters_that_are_kept(tmp_path: Path) -> None:
+    run, _, rule = engine(tmp_path, Picky(Endpoint()))
+    run.run(0, [3], letters=rule)
+    run.settle()
+    run.coordinator.tell(10.0)
+    assert not list((tmp_path / "ck" / "wal").rglob("*.arrow"))
+    assert len(list((tmp_path / "ck").rglob("dead-letters/0-*.arrow"))) == 1
