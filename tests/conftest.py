@@ -25,6 +25,7 @@ settings.load_profile("repeat")
 SERVERS = ("cassandra", "kafka_cluster", "kafka", "postgres", "spark")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in a hook of its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Side by side (`pytest -n 2 --dist loadgroup`) each server has one worker, a file stays together, and crash cases,
     which take most of the time, go to whoever is free."""

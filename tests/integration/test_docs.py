@@ -189,6 +189,27 @@ def test_kafka_to_postgres_totals_arrive(
     assert execute(dsn, "SELECT amount, orders FROM totals ORDER BY minute") == [(4.5, 3), (4.5, 3)]
 
 
+def test_changes_of_debezium_arrive_in_postgres(
+    spark, tmp_path, kafka: KafkaBroker, postgres: PostgresServer, topic: Callable[..., str]
+) -> None:
+    people, producer = topic("people", partitions=1), Producer({"bootstrap.servers": kafka.bootstrap})
+    for lsn, (op, number) in enumerate([("c", 1), ("c", 2), ("d", 1)]):
+        row = {"id": number, "name": f"n{number}", "amount": 1.0}
+        envelope = {"op": op, "source": {"lsn": lsn}, "before": None, "after": None}
+        envelope["before" if op == "d" else "after"] = row
+        producer.produce(people, json.dumps(envelope).encode(), json.dumps({"id": number}).encode())
+    assert producer.flush(30) == 0
+    dsn = postgres.new_database()
+    execute(dsn, "CREATE TABLE people (id bigint PRIMARY KEY, name text, amount double precision, position bigint)")
+    replaced = {
+        "localhost:9092": kafka.bootstrap,
+        "postgresql://writer@localhost/shop": dsn,
+        "shop.public.people": people,
+    }
+    Page(DOCS / "changes.md", tmp_path, spark, replaced).run()
+    assert execute(dsn, "SELECT id, name FROM people") == [(2, "n2")]
+
+
 TESTED = (
     "index.md",
     "guarantees.md",
@@ -200,6 +221,7 @@ TESTED = (
     "quickstart.md",
     "from-foreachbatch.md",
     "kafka-to-postgres.md",
+    "changes.md",
 )
 
 

@@ -105,12 +105,15 @@ def cancelled(error: BaseException) -> bool:
     return True
 
 
-def for_spark(error: Exception, *, over: bool, stopping: bool) -> Exception:
+def for_spark(error: Exception, *, over: bool, stopping: bool, at_once: bool = False) -> Exception:
     """What Spark is told of an error that ended a batch: the error, or in few words that or what met its stop.
 
     `over`: Spark does not count the query as active any more, which a stop says before it cancels the batch's job and
-    then interrupts its thread; either may come first. `stopping`: our own stop has begun.
+    then interrupts its thread; either may come first. `stopping`: our own stop has begun. `at_once`: and it was told to
+    wait for nothing, so that whatever its batch waited for ends with an error that is nobody's.
     """
+    if over and at_once:
+        return StoppedError()
     if (over and cancelled(error)) or (interrupted(error) and (stopping or not isinstance(error, HoldfastError))):
         return StoppedError()
     return EngineError(f"the query failed while it was stopped: {reason(error)}") if over else error

@@ -94,7 +94,7 @@ class HoldfastQuery(StreamingQuery):
             self._stop()
             self._finish()
             return
-        live.stopping = True
+        live.stopping, live.at_once = True, now
         if not now:
             with suppress(SparkGoneError):
                 self._wait_for_checkpoint(live, began + min(CURRENT, timeout))

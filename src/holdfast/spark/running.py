@@ -27,6 +27,8 @@ TICK = 2.0
 LOOK = 0.25
 #: seconds a failure outside a batch waits for the batch under way to meet it
 GRACE = 10.0
+#: seconds from the first word of a stop until Spark's own has begun, at most
+STOP_COMES = 5.0
 #: seconds the end of a query waits for a loop that is busy with its endpoint
 LAST_CALL = 5.0
 
@@ -53,6 +55,8 @@ class RunningQuery:
         self.failure: HoldfastError | None = None
         #: a batch is under way; somebody stops the query; the next batch waits for that
         self.in_batch, self.stopping, self.at_gate = False, False, False
+        #: ... and waits for nothing
+        self.at_once = False
 
     @property
     def active(self) -> bool:
@@ -202,6 +206,16 @@ class RunningQuery:
         """A batch that waits for an endpoint waits no longer."""
         if self.coordinator is not None:
             self.coordinator.hurry()
+
+    def ended_by_stop(self) -> bool:
+        """In a batch that failed: whether Spark counts the query as ended, which a stop that has begun soon makes true.
+
+        It must be told of an interrupt only then: before, it takes one for a failure.
+        """
+        deadline = time.monotonic() + STOP_COMES
+        while self.stopping and self.active and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return not self.active
 
     def gate(self, pause: Callable[[], None]) -> None:
         """Before a batch: while somebody stops the query, begin nothing; `pause` ends with Spark's interrupt."""

@@ -193,7 +193,7 @@ class HoldfastWriter(DataStreamWriter):
                     advance()
                     coordinator.run(batch_id, SparkBatch(frame, batch_id, running, self._lanes, self._letters))
                 except Exception as error:
-                    told = for_spark(error, over=not live.active, stopping=live.stopping)
+                    told = for_spark(error, over=live.ended_by_stop(), stopping=live.stopping, at_once=live.at_once)
                     if isinstance(error, HoldfastError) and not isinstance(told, StoppedError):
                         live.failure = live.failure or error
                     if told is error:

@@ -87,12 +87,12 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _wait(environment: Mapping[str, str]) -> int:
-    for name, value in environment.items():
-        print(f"export {name}={shlex.quote(value)}", flush=True)
-    _say("the servers run until Ctrl-C; set these in the shell of your job")
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
+    for name, value in environment.items():
+        print(f"export {name}={shlex.quote(value)}", flush=True)
+    _say("the servers run until Ctrl-C; set these in the shell of your job")
     while not ended.wait(0.5):
         pass
     return 0
