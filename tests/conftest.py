@@ -1,6 +1,7 @@
 """For all tests: Spark starts from kept classes, where `make test` or `python -m tests.prepare` kept them; servers
 that several kinds of tests use."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         asked = [server for server in SERVERS if server in getattr(item, "fixturenames", ())]
         if asked or "tests/crash/" not in item.nodeid:
             item.add_marker(pytest.mark.xdist_group(asked[0] if asked else item.nodeid.partition("::")[0]))
+
+
+@pytest.fixture(autouse=True)
+def own_log_settings() -> Iterator[None]:
+    """`holdfast run`, which some tests call in their own process, takes holdfast's log lines away from all others."""
+    logger = logging.getLogger("holdfast")
+    before = logger.level, logger.propagate, logger.disabled, list(logger.handlers)
+    yield
+    logger.level, logger.propagate, logger.disabled, logger.handlers[:] = before
+    logger.manager._clear_cache()  # levels are remembered
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,8 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 STATE = {
     "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # The one that state of the other version cannot be read with.
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",
 }
 
 

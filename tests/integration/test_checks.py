@@ -163,7 +163,7 @@ class TestThePlan:
 class TestSpark:
     def test_spark_speculation(self, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
         conf = spark.sparkContext.getConf().set("spark.speculation", "true")
-        monkeypatch.setattr(spark.sparkContext, "getConf", lambda: conf)
+        monkeypatch.setattr(type(spark.sparkContext), "getConf", lambda self: conf)
         (finding,) = examine(lambda: spark, lambda s: pytest.fail("nothing can be built with it"))
         assert (finding.check, finding.level) == ("spark-speculation", FATAL)
 

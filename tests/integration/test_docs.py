@@ -18,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import holdfast as hf
+from holdfast.spark.session import STATES
 from tests.integration.test_kafka_sink import consume
 from tests.servers.kafka import KafkaBroker
 from tests.servers.postgres import PostgresServer, execute
@@ -110,7 +111,10 @@ def run_page(spark, tmp_path, monkeypatch, request) -> Iterator[Callable[[Path],
         made.run()
         return made
 
+    settings = {key: spark.conf.get(key, None) for key in STATES["rocksdb"]}
     yield run
+    for key, value in settings.items():  # docs/state.md asks for them, for the session that all tests share
+        spark.conf.unset(key) if value is None else spark.conf.set(key, value)
     for module in set(SINKS) & set(sys.modules):
         del sys.modules[module]
 

@@ -20,6 +20,7 @@ from holdfast.connectors.kafka.client import wire
 from holdfast.connectors.kafka.client.transactions import TransactionClient
 from holdfast.connectors.kafka.sink import ids
 from holdfast.core.model import Outcome
+from tests.crash.processes import wait_for
 from tests.integration.test_kafka_modes import Local, rows
 from tests.integration.test_kafka_sink import consume
 from tests.servers.kafka import KafkaBroker
@@ -156,7 +157,8 @@ class TestThreeBrokers:
             away = cluster.brokers[kill]
             away.stop(kill=kill)
             try:
-                assert {t.ref for t in client.ongoing(prefix)} == refs
+                # Between the death of a coordinator and the election of another nobody knows its transactions.
+                wait_for(lambda: {t.ref for t in client.ongoing(prefix)} == refs, "all are listed again", 60)
                 assert {t.ref for t in client.describe([ref.transactional_id for ref in refs])} == refs
                 assert local.sink.still_prepared(prepared) == prepared
                 local.sink.recover(local.run.pipeline, 0, {0: prepared})

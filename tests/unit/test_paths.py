@@ -17,6 +17,9 @@ OPTIONS = {
     "SqliteSink.path": lambda path: hf.SqliteSink(path, "t").address,
     "FileSink.path": lambda path: hf.FileSink(path).address,
     "checkpoints.checkpoint_location": lambda path: hf.checkpoints(path),
+    # tests/unit/test_savepoint.py gives both a Path in every test.
+    "savepoint.checkpoint_location": None,
+    "savepoint.target": None,
     # Not here: they need Spark. tests/integration/test_write_stream.py gives write_stream a Path in every test.
     "write_stream.checkpoint_location": None,
 }
