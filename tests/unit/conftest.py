@@ -57,8 +57,8 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     port = _free_port()
     log = tmp_path_factory.mktemp("moto") / "moto.log"
     with log.open("wb") as output:
-        command = [Path(sys.executable).with_name("moto_server"), "-H", "127.0.0.1", "-p", str(port)]
-        server = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        command = [sys.executable, "-m", "tests.servers.s3", str(port)]
+        server = subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=output, stderr=subprocess.STDOUT)
     try:
         url = f"http://127.0.0.1:{port}"
         _wait_until_up(server, url, log)
