@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.spark.kafka import read_kafka
     from holdfast.spark.session import session
     from holdfast.spark.stream import write_stream
+    from holdfast.telemetry.serve import metrics
 
 __version__ = "0.1.0"
 __all__ = [
@@ -71,6 +72,7 @@ __all__ = [
     "checkpoints",
     "current_task",
     "from_debezium",
+    "metrics",
     "parse_token",
     "read_kafka",
     "read_whole_checkpoints",
@@ -110,6 +112,7 @@ _HOMES = {
     "checkpoints": "holdfast.checkpoint.history",
     "current_task": "holdfast.sinks.channel",
     "from_debezium": "holdfast.spark.debezium",
+    "metrics": "holdfast.telemetry.serve",
     "parse_token": "holdfast.core.naming",
     "read_kafka": "holdfast.spark.kafka",
     "read_whole_checkpoints": "holdfast.connectors.kafka.source.whole",

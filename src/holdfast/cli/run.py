@@ -50,10 +50,10 @@ def run(
     and a restart may mend it; 2 a person has to look; 3 the job file or the query is wrong; 128 and the signal's number
     after a second signal.
     """
-    from holdfast.metrics import serve
     from holdfast.pipeline import logs, plan
-    from holdfast.pipeline.runner import CODES, Measured, Runner, Watchers
+    from holdfast.pipeline.runner import CODES, Runner
     from holdfast.pipeline.view import View
+    from holdfast.telemetry.serve import metrics
 
     with reporting(json=json) as out:
         made = read(job, settings, kafka=kafka, keep=not dry_run)
@@ -67,12 +67,10 @@ def run(
         console = Console(stderr=json, width=None if sys.stdout.isatty() else 220)
         view = View(console, secrets, json_lines=json)
         before = None if no_check else partial(refuse, say=view.say)
-        measured = Measured()
-        watchers = Watchers(view, measured)
         with ExitStack() as stack:
             if metrics_port is not None:
-                stack.callback(serve(lambda: measured.metrics, metrics_port, metrics_host))
-            code = Runner(built, watchers, restart=made.restart, take_over=take_over, before=before).run()
+                stack.callback(metrics(metrics_port, metrics_host).close)
+            code = Runner(built, view, restart=made.restart, take_over=take_over, before=before).run()
         assert code == 0 or code in CODES.values() or code > 128
         out.exit(code)
 
