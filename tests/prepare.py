@@ -6,15 +6,17 @@ from tests.servers.cassandra import CASSANDRA
 from tests.servers.chromium import binary as chromium
 from tests.servers.kafka import KAFKA
 from tests.servers.pgbouncer import binary as pgbouncer
+from tests.servers.prometheus import binary as prometheus
 
 
 def main() -> None:
-    """Servers and Spark's connector as jars, pgbouncer, Chromium, and Spark's classes as Java likes them best."""
+    """Servers and Spark's connector as jars, programs of Debian's, and Spark's classes as Java likes them best."""
     kafka_jars()
     for jars in (KAFKA, CASSANDRA):
         fetch_jars(jars)
     pgbouncer()
     chromium()
+    prometheus()
     if class_archive.make() is None:
         print("this Java keeps no archive of classes: every Spark of the tests starts a few seconds later")
 

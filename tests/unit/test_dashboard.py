@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 
 from holdfast.checkpoint.history import checkpoints
 from holdfast.checkpoint.pulse import Pulse
+from holdfast.core.hiding import hide, hide_text
 from holdfast.dashboard import places
-from holdfast.dashboard.hiding import hide, hide_text
 from holdfast.dashboard.openapi import CALLS
 from holdfast.dashboard.places import Places
 from holdfast.dashboard.web import Site

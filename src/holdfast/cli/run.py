@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -41,6 +42,18 @@ def run(
     metrics_host: Annotated[
         str, typer.Option("--metrics-host", help="The address it listens on; 0.0.0.0 for all.")
     ] = "127.0.0.1",
+    openlineage: Annotated[
+        str | None,
+        typer.Option(
+            "--openlineage",
+            metavar="URL",
+            help="Send OpenLineage events of the run and each checkpoint there; OPENLINEAGE_API_KEY holds a key.",
+        ),
+    ] = None,
+    opentelemetry: Annotated[
+        str | None,
+        typer.Option("--opentelemetry", metavar="URL", help="Send a trace of each checkpoint there: OTLP over HTTP."),
+    ] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON objects, on standard error.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -53,6 +66,8 @@ def run(
     from holdfast.pipeline import logs, plan
     from holdfast.pipeline.runner import CODES, Runner
     from holdfast.pipeline.view import View
+    from holdfast.telemetry.openlineage import lineage
+    from holdfast.telemetry.opentelemetry import traces
     from holdfast.telemetry.serve import metrics
 
     with reporting(json=json) as out:
@@ -70,6 +85,11 @@ def run(
         with ExitStack() as stack:
             if metrics_port is not None:
                 stack.callback(metrics(metrics_port, metrics_host).close)
+            if openlineage is not None:
+                key = os.environ.get("OPENLINEAGE_API_KEY") or None
+                stack.callback(lineage(openlineage, api_key=key, hide_also=secrets.hide).close)
+            if opentelemetry is not None:
+                stack.callback(traces(opentelemetry, hide_also=secrets.hide).close)
             code = Runner(built, view, restart=made.restart, take_over=take_over, before=before).run()
         assert code == 0 or code in CODES.values() or code > 128
         out.exit(code)

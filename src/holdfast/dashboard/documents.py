@@ -16,9 +16,9 @@ from holdfast.checkpoint.limited import open_limited
 from holdfast.checkpoint.rates import RATE_OVER, finished, rows_per_second, seconds_of
 from holdfast.checkpoint.resolve import consequence, ways
 from holdfast.checkpoint.status import Status
+from holdfast.core.hiding import hide, hide_text
 from holdfast.core.model import Committable
 from holdfast.dashboard import numbers
-from holdfast.dashboard.hiding import hide, hide_text
 from holdfast.dashboard.places import LARGEST, Place, Places
 from holdfast.errors import HoldfastError, RecordError
 

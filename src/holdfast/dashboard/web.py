@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from holdfast.core.hiding import hide_text
 from holdfast.dashboard import documents, openapi
 from holdfast.dashboard.actions import Actions
 from holdfast.dashboard.feed import Feed
 from holdfast.dashboard.guard import LOOPBACK, Guard
-from holdfast.dashboard.hiding import hide_text
 from holdfast.dashboard.pages import Pages
 from holdfast.dashboard.places import Place, Places
 from holdfast.errors import HoldfastError, StorageError

@@ -278,7 +278,7 @@ _told: list[Callable[[RunningQuery], None]] = []
 
 
 def announce(told: Callable[[RunningQuery], None]) -> Callable[[], None]:
-    """Call `told` with every query of this process that runs or starts, until the answer is called; it must not fail."""
+    """Call `told` with every query of this process that runs or starts, until the answer is called."""
     with _lock:
         _told.append(told)
         running = [query for query in _live.values() if query.announced]

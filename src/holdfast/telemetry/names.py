@@ -1,4 +1,4 @@
-"""Every metric there is: the one table that the endpoint, the docs, the rules and the Grafana dashboard are made from."""
+"""Every metric there is: the one table that endpoint, docs, rules and Grafana dashboard are made from."""
 
 from __future__ import annotations
 
@@ -30,18 +30,22 @@ _CHECKPOINTS = (
     Metric("holdfast_checkpoints_restored_total", COUNTER, "Checkpoints decided by an earlier run and finished here."),
     Metric("holdfast_checkpoints_in_progress", GAUGE, "Checkpoints that Spark has planned and nobody has decided."),
     Metric(
-        "holdfast_checkpoint_seconds_total", COUNTER, "Seconds that complete checkpoints took, by phase.", ("phase",),
+        "holdfast_checkpoint_seconds_total",
+        COUNTER,
+        "Seconds that complete checkpoints took, by phase.",
+        ("phase",),
         "s",
     ),
-    Metric(
-        "holdfast_last_checkpoint_seconds", GAUGE, "Seconds the newest checkpoint took, by phase.", ("phase",), "s"
-    ),
+    Metric("holdfast_last_checkpoint_seconds", GAUGE, "Seconds the newest checkpoint took, by phase.", ("phase",), "s"),
 )
 #: what was delivered
 _DELIVERED = (
     Metric("holdfast_rows_total", COUNTER, "Rows of complete checkpoints, by sink.", ("sink",)),
     Metric(
-        "holdfast_bytes_total", COUNTER, "Bytes of complete checkpoints as they were prepared, by sink.", ("sink",),
+        "holdfast_bytes_total",
+        COUNTER,
+        "Bytes of complete checkpoints as they were prepared, by sink.",
+        ("sink",),
         "bytes",
     ),
     Metric("holdfast_commits_total", COUNTER, "Sinks' commits of checkpoints, by outcome.", ("sink", "outcome")),
