@@ -320,7 +320,7 @@ def test_only_so_many_may_listen(folder: Path) -> None:
 
 
 def test_a_missing_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.dashboard._NEEDED", ("starlette", "no_such_package"))
+    monkeypatch.setattr("holdfast.dashboard._NEEDED", ("starlette", "no_such_package"))
     found = CliRunner().invoke(cli, ["dashboard", str(folder)])
     assert found.exit_code == 3
     assert "needs no_such_package: pip install 'holdfast[dashboard]'" in found.stderr

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast import __version__
-from holdfast.checkpoint import records
+from holdfast.checkpoint import journal, records
 from holdfast.checkpoint.drivers import read_drivers
 from holdfast.checkpoint.health import DEGRADED, DOWN, HEALTHY
 from holdfast.checkpoint.history import CheckpointStats, engine_position
@@ -20,7 +20,10 @@ from holdfast.core.hiding import hide, hide_text
 from holdfast.core.model import Committable
 from holdfast.dashboard import numbers
 from holdfast.dashboard.places import LARGEST, Place, Places
-from holdfast.errors import HoldfastError, RecordError
+from holdfast.errors import HoldfastError, MissingExtraError, RecordError
+
+if TYPE_CHECKING:
+    from holdfast.connectors.kafka.sink.inspect import PipelineTransactions
 
 #: nothing can be said, as the files cannot be read
 UNKNOWN = "unknown"
@@ -99,6 +102,8 @@ def pipeline(place: Place) -> dict[str, Any]:
         "series": numbers.series(history),
         "durations": numbers.quantiles([seconds_of(s) for s in finished(history)]),
         "drivers": hide([asdict(driver) for driver in read_drivers(log, found.owner)]),
+        "savepoints": hide(place.savepoints()),
+        "actions": hide(journal.read(place.location, largest=LARGEST)),
     }
 
 
@@ -274,17 +279,22 @@ def _spark(place: Place) -> dict[str, Any]:
     return told
 
 
+def pipeline_transactions(place: Place, kafka: Mapping[str, str]) -> PipelineTransactions:
+    """The brokers' side of a pipeline; ConfigError when nobody knows where they are."""
+    try:
+        from holdfast.connectors.kafka.sink.inspect import PipelineTransactions
+    except ImportError as error:
+        raise MissingExtraError("pip install 'holdfast[kafka]': the brokers are asked with its client") from error
+    settings: dict[str, Any] = {"log_level": 0, **kafka}
+    servers = settings.pop("bootstrap.servers", None)
+    return PipelineTransactions(place.location, servers, settings)
+
+
 def transactions(place: Place, kafka: Mapping[str, str]) -> dict[str, Any]:
     """What the brokers have open for this pipeline: they are asked now."""
     told: dict[str, Any] = {"slug": place.slug, "error": None, "servers": [], "transactions": [], "lost": []}
     try:
-        from holdfast.connectors.kafka.sink.inspect import PipelineTransactions
-    except ImportError:
-        return {**told, "error": "pip install 'holdfast[kafka]': the brokers are asked with its client"}
-    settings: dict[str, Any] = {"log_level": 0, **kafka}
-    servers = settings.pop("bootstrap.servers", None)
-    try:
-        with PipelineTransactions(place.location, servers, settings) as found:
+        with pipeline_transactions(place, kafka) as found:
             told["servers"] = found.servers
             seen = found.open()
             lost = found.lost(seen)
