@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -296,10 +297,14 @@ def test_pages_have_nothing_inline(folder: Path) -> None:
 
 def test_the_assets_are_shipped_and_ask_nobody_else(folder: Path) -> None:
     browser = client(folder)
-    for name in ("app.js", "ages.js", "morph.js", "orders.js", "theme.js", "style.css", "icon.svg"):
+    own = ("app.js", "ages.js", "morph.js", "orders.js", "plots.js", "theme.js", "style.css", "icon.svg", "uplot.css")
+    for name in (*own, "uplot.js"):
         answer = browser.get(f"/static/{name}")
         assert answer.status_code == 200
-        assert "://" not in answer.text.replace("http://www.w3.org/2000/svg", "")
+        text = answer.text.removeprefix("/*! https://github.com/leeoniya/uPlot (v1.6.32) */")
+        assert "://" not in text.replace("http://www.w3.org/2000/svg", "")
+    licence = (resources.files("holdfast.dashboard") / "static" / "uplot.LICENSE").read_text()
+    assert "MIT License" in licence and "Copyright" in licence
     assert browser.get("/favicon.ico").headers["content-type"] == "image/svg+xml"
 
 

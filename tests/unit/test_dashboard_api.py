@@ -23,7 +23,7 @@ def described() -> Iterator[Any]:
     with scenes.in_memory() as folder:
         scenes.healthy(folder / "all", count=4)
         scenes.stuck(folder / "all")
-        site = Site(Places([str(folder / "all")]), allow_actions=True, savepoints=str(folder / "saved"))
+        site = Site(Places([str(folder / "all")], savepoints=str(folder / "saved")), allow_actions=True)
         assert site.actions is not None
         _WORDS[:] = [site.actions.word]
         yield schemathesis.openapi.from_asgi("/api/openapi.json", site.app(), headers={"Host": "localhost:8787"})

@@ -70,7 +70,7 @@ def dashboard(
         names = names_of(host, allow_host or ())
         kafka = {} if kafka_config is None else read_properties(kafka_config)
         places = Places(paths, savepoints=savepoints)
-        site = Site(places, every=every, allow_actions=allow_actions, kafka=kafka, savepoints=savepoints)
+        site = Site(places, every=every, allow_actions=allow_actions, kafka=kafka)
         bound = listen(host, port)
         url, word = address_of(bound), None if site.actions is None else site.actions.word
         lines = [Text(f"{len(site.places)} pipelines at {url}  (Ctrl-C ends it)")]

@@ -118,6 +118,7 @@ class Places:
     def __init__(self, paths: Sequence[str], *, yet_unused: bool = False, savepoints: str | None = None) -> None:
         """`yet_unused`: a location may be one that no query has used yet; `savepoints` is the folder of savepoints."""
         self._places: dict[str, Place] = {}
+        self.savepoints = savepoints
         shelf = None if savepoints is None else Shelf(savepoints)
         for path in paths:
             for location in [path] if yet_unused else _locations(path):

@@ -40,11 +40,10 @@ class Site:
         every: float = 1.0,
         allow_actions: bool = False,
         kafka: Mapping[str, str] | None = None,
-        savepoints: str | None = None,
     ) -> None:
         self.places, self.feed = places, Feed(places, every)
         self._kafka = dict(kafka or {})
-        self.actions = Actions(self._kafka, savepoints) if allow_actions else None
+        self.actions = Actions(self._kafka, places.savepoints) if allow_actions else None
         self._pages = Pages(places, allow_actions=allow_actions)
         shipped = (files("holdfast.dashboard") / "static").iterdir()
         # Every file that is served is known from the start: no part of an address ever becomes a path.
