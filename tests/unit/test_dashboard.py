@@ -115,6 +115,13 @@ def test_what_is_stuck_is_shown_with_its_ways_out(folder: Path) -> None:
 
 
 @pytest.mark.contract("R3")
+def test_what_is_stuck_is_decided_although_its_query_left_no_statistics_of_it(folder: Path) -> None:
+    shown = get(client(folder), "/api/pipelines/ledger")
+    [stuck] = shown["stuck"]
+    last = shown["timeline"][-1]
+    assert (last["checkpoint_id"], last["status"], last["rows"]) == (stuck["checkpoint_id"], "decided", stuck["rows"])
+
+
 def test_a_checkpoint_shows_its_records_as_they_are_on_disk(folder: Path) -> None:
     browser = client(folder)
     found = get(browser, "/api/pipelines/orders/checkpoints/129")

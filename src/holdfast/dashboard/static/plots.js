@@ -27,22 +27,34 @@ function short(value, unit) {
   return `${+value.toFixed(1)}`;
 }
 
+const two = (number) => String(number).padStart(2, "0");
+
+function clock(seconds, step) {
+  const at = new Date(seconds * 1000);
+  const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+  if (step >= 86400) return day;
+  return `${two(at.getHours())}:${two(at.getMinutes())}${step < 60 ? `:${two(at.getSeconds())}` : ""}`;
+}
+
+// Without a pointer over the plot, its newest numbers.
+const newest = (plot) => plot.cursor.idx ?? plot.setLegend({ idx: plot.data[0].length - 1 }, false);
+
 function options(figure, width) {
   const { name, unit, tone } = figure.dataset;
   const [line, text, grid] = [colour(tone), colour("--muted"), colour("--line")];
   const axis = { stroke: text, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
   return {
     width,
-    height: 190,
+    height: 180,
     cursor: { y: false, points: { size: 7 } },
-    legend: { live: true },
+    hooks: { ready: [newest], setCursor: [newest], setData: [newest] },
     scales: { x: { time: true }, y: { range: (u, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
     axes: [
-      { ...axis, space: 70 },
+      { ...axis, space: 80, values: (u, ticks, index, space, step) => ticks.map((tick) => clock(tick, step)) },
       { ...axis, size: 56, values: (u, ticks) => ticks.map((tick) => short(tick, unit)) },
     ],
     series: [
-      { label: "at", value: (u, at) => (at === null ? "–" : new Date(at * 1000).toLocaleTimeString()) },
+      { label: "at", value: (u, at) => (at === null ? "–" : clock(at, 1)) },
       { label: name, stroke: line, fill: faint(line), width: 2, spanGaps: false, points: { show: false }, value: (u, v) => short(v, unit) },
     ],
   };
