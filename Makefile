@@ -14,8 +14,8 @@ help:  ## this list
 setup:  ## .venv with pinned packages, and a Java for Spark; nothing to do the second time
 	@scripts/setup.sh
 
-demo: setup  ## kill a streaming job again and again, and see every row arrive once
-	@$(RUN)/holdfast demo
+demo: setup  ## kill a streaming job again and again, and see every row arrive once; DASHBOARD=1 to watch it in the browser
+	@$(RUN)/holdfast demo $(if $(DASHBOARD),--dashboard)
 
 lint: setup  ## ruff, mypy and the layers of the architecture
 	$(BIN)/ruff check .

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import holdfast as hf
-from holdfast.metrics import METRICS
 from holdfast.pipeline.help import HELP
 from holdfast.pipeline.options import options_of
+from holdfast.telemetry.names import METRICS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))

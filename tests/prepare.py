@@ -7,16 +7,18 @@ from tests.servers.cassandra import CASSANDRA
 from tests.servers.chromium import binary as chromium
 from tests.servers.kafka import KAFKA
 from tests.servers.pgbouncer import binary as pgbouncer
+from tests.servers.prometheus import binary as prometheus
 from tests.servers.s3a import S3A
 
 
 def main() -> None:
-    """Servers and Spark's connector as jars, pgbouncer, Chromium, and Spark's classes as Java likes them best."""
+    """Servers and Spark's connector as jars, programs of Debian's, and Spark's classes as Java likes them best."""
     kafka_jars()
     for jars in (KAFKA, CASSANDRA, S3A):
         fetch_jars(jars)
     pgbouncer()
     chromium()
+    prometheus()
     try:
         class_archive.make()
     except HoldfastError as error:

@@ -12,18 +12,19 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast.metrics import METRICS, serve
+import holdfast as hf
 from holdfast.pipeline.build import Builder
 from holdfast.pipeline.checks.examine import findings
 from holdfast.pipeline.checks.registry import Level
 from holdfast.pipeline.checks.situation import Situation
 from holdfast.pipeline.problems import read_job
-from holdfast.pipeline.runner import Measured, Runner, Watchers
+from holdfast.pipeline.runner import Runner
+from holdfast.telemetry.names import METRICS
 from tests.integration.helpers import ids, select
 from tests.integration.test_jobs import NOW, Quiet
 from tests.integration.test_kafka_sink import consume
 from tests.servers.cassandra import CassandraServer
-from tests.servers.kafka import KafkaBroker, free_port
+from tests.servers.kafka import KafkaBroker
 from tests.servers.postgres import PostgresServer, execute
 
 pytestmark = pytest.mark.spark
@@ -42,15 +43,14 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(name: str, measured: Measured | None = None) -> None:
+def run(name: str) -> None:
     """Checked, run, checked again, run again: the second run finds nothing to do."""
     for _ in range(2):
         described, said = read_job(JOBS / f"{name}.yaml", (NOW,)), Quiet()
         builder = Builder(described)
         bad = [f for f in findings(Situation.of(builder.writer(builder.session()))) if f.level is Level.FATAL]
         assert bad == []
-        watchers = Watchers(said, measured or Measured())
-        assert (Runner(builder, watchers, restart=described.job.restart).run(), said.lines) == (0, [])
+        assert (Runner(builder, said, restart=described.job.restart).run(), said.lines) == (0, [])
 
 
 def test_there_is_one_for_each_sink() -> None:
@@ -65,16 +65,15 @@ def read(file: Path) -> object:
 
 @pytest.mark.contract("R1", "R3")
 def test_sqlite_and_its_metrics(spark: SparkSession, data: Path) -> None:
-    measured, port = Measured(), free_port()
-    stop = serve(lambda: measured.metrics, port)
+    serving = hf.metrics(0)
     try:
-        run("sqlite", measured)
-        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
+        run("sqlite")
+        text = urllib.request.urlopen(serving.url, timeout=30).read().decode()
     finally:
-        stop()
+        serving.close()
     assert ids(data / "shop.db") == list(range(20))
     assert 'holdfast_health{pipeline="orders-sqlite"} 0.0' in text
-    assert 'holdfast_rows_total{pipeline="orders-sqlite",sink="sqlite-orders"}' in text
+    assert 'holdfast_rows_total{pipeline="orders-sqlite",sink="sqlite-orders"} 20.0' in text
     assert all(f"# HELP {metric.name} " in text for metric in METRICS)
 
 

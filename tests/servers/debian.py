@@ -1,4 +1,4 @@
-"""Programs of Debian's packages; what is missing is installed where we may."""
+"""Programs of Debian's packages that tests run; what is missing is installed where we may."""
 
 from __future__ import annotations
 
@@ -17,5 +17,11 @@ def installed(find: Callable[[], str | None], *packages: str) -> str:
             subprocess.run(["apt-get", "update", "-qq"], check=True, capture_output=True)
             subprocess.run(install, check=True, capture_output=True)
         found = find()
-    assert found is not None, f"install Debian's package {packages[0]}"
+    assert found is not None, f"install Debian's package {' '.join(packages)}"
     return found
+
+
+def program(name: str, *packages: str) -> str:
+    """Where a program is; its package, of the same name unless others are given, is installed if it is missing."""
+    places = f"{os.environ.get('PATH', '')}:/usr/sbin"
+    return installed(lambda: shutil.which(name, path=places), *(packages or (name,)))

@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from starlette.testclient import TestClient
 
 from holdfast.checkpoint.history import checkpoints
 from holdfast.checkpoint.pulse import Pulse
+from holdfast.core.hiding import hide, hide_text
 from holdfast.dashboard import places
-from holdfast.dashboard.hiding import hide, hide_text
 from holdfast.dashboard.openapi import CALLS
 from holdfast.dashboard.places import Places
 from holdfast.dashboard.web import Site
@@ -114,6 +115,13 @@ def test_what_is_stuck_is_shown_with_its_ways_out(folder: Path) -> None:
 
 
 @pytest.mark.contract("R3")
+def test_what_is_stuck_is_decided_although_its_query_left_no_statistics_of_it(folder: Path) -> None:
+    shown = get(client(folder), "/api/pipelines/ledger")
+    [stuck] = shown["stuck"]
+    last = shown["timeline"][-1]
+    assert (last["checkpoint_id"], last["status"], last["rows"]) == (stuck["checkpoint_id"], "decided", stuck["rows"])
+
+
 def test_a_checkpoint_shows_its_records_as_they_are_on_disk(folder: Path) -> None:
     browser = client(folder)
     found = get(browser, "/api/pipelines/orders/checkpoints/129")
@@ -296,10 +304,14 @@ def test_pages_have_nothing_inline(folder: Path) -> None:
 
 def test_the_assets_are_shipped_and_ask_nobody_else(folder: Path) -> None:
     browser = client(folder)
-    for name in ("app.js", "ages.js", "morph.js", "orders.js", "theme.js", "style.css", "icon.svg"):
+    own = ("app.js", "ages.js", "morph.js", "orders.js", "plots.js", "theme.js", "style.css", "icon.svg", "uplot.css")
+    for name in (*own, "uplot.js"):
         answer = browser.get(f"/static/{name}")
         assert answer.status_code == 200
-        assert "://" not in answer.text.replace("http://www.w3.org/2000/svg", "")
+        text = answer.text.removeprefix("/*! https://github.com/leeoniya/uPlot (v1.6.32) */")
+        assert "://" not in text.replace("http://www.w3.org/2000/svg", "")
+    licence = (resources.files("holdfast.dashboard") / "static" / "uplot.LICENSE").read_text()
+    assert "MIT License" in licence and "Copyright" in licence
     assert browser.get("/favicon.ico").headers["content-type"] == "image/svg+xml"
 
 

@@ -59,7 +59,7 @@ def test_commands_exist(page):
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     for line in (line for block in blocks(page, "bash") for line in block.splitlines()):
-        words = shlex.split(line, comments=True)
+        words = shlex.split(line.partition(" > ")[0], comments=True)
         while "=" in words[0]:
             name, _, value = words.pop(0).partition("=")
             assert name == faults.VARIABLE

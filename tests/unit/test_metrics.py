@@ -9,9 +9,10 @@ import pytest
 
 from holdfast.connectors.sqlite import SqliteSink
 from holdfast.errors import ConfigError
-from holdfast.metrics import BY_NAME, METRICS, Metrics, serve
+from holdfast.telemetry.names import BY_NAME, METRICS
+from holdfast.telemetry.samples import Metrics
+from holdfast.telemetry.serve import serve
 from holdfast.testing.local import LocalQuery
-from holdfast.testing.servers.kafka import free_port
 from tests.integration.checking import SCHEMA
 from tests.integration.pg import batch
 
@@ -78,12 +79,11 @@ def test_sparks_progress_is_told_while_there_is_one(tmp_path: Path) -> None:
 
 @pytest.mark.contract("R3")
 def test_prometheus_is_answered_and_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
-    port = free_port()
-    stop = serve(lambda: Metrics("orders", str(tmp_path)), port)
+    serving = serve(lambda: [Metrics("orders", str(tmp_path))], 0)
     try:
-        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
+        text = urllib.request.urlopen(serving.url, timeout=30).read().decode()
         assert 'holdfast_up{pipeline="orders"} 1.0' in text
-        with pytest.raises(ConfigError, match="--metrics-port"):
-            serve(lambda: None, port)
+        with pytest.raises(ConfigError, match="Choose another port"):
+            serve(list, serving.port)
     finally:
-        stop()
+        serving.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.checkpoint.findings import record_finding
@@ -36,6 +36,8 @@ class Standing:
     since: float
     failures: int
     problem: str | None
+    #: attempts that failed, of all that this loop has done
+    retried: int = 0
 
 
 class Delivery:
@@ -73,6 +75,7 @@ class Delivery:
         self._awaited: set[CheckpointId] = set()
         self._unrecorded: tuple[CheckpointId, Outcome] | None = None
         self._failing, self._failing_since, self._failures, self._not_before = "", 0.0, 0, 0.0
+        self._retried = 0
         self._fence_seen = float("-inf")
         self._cut_off = False
         self._standing = Standing("idle", clock(), 0, None)
@@ -82,8 +85,8 @@ class Delivery:
         """What it does now, and since when."""
         known, beside = self._standing, self._beside.get(self.sink.name)
         if beside is None or known.doing.startswith("committing"):
-            return known
-        return Standing(*beside, known.failures, known.problem)
+            return replace(known, retried=self._retried)
+        return Standing(*beside, known.failures, known.problem, self._retried)
 
     @property
     def problem(self) -> str | None:
@@ -246,6 +249,7 @@ class Delivery:
         if what != self._failing:
             self._failing, self._failing_since, self._failures = what, began, 0
         self._failures += 1
+        self._retried += 1
         took, failing = now - began, now - self._failing_since
         self._standing = Standing(f"waiting to try {what} again", self._failing_since, self._failures, str(error))
         if permanent(error) or (not self.sink.may_lag and failing >= self._retry.seconds):

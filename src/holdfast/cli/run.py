@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -40,6 +41,18 @@ def run(
     metrics_host: Annotated[
         str, typer.Option("--metrics-host", help="The address it listens on; 0.0.0.0 for all.")
     ] = "127.0.0.1",
+    openlineage: Annotated[
+        str | None,
+        typer.Option(
+            "--openlineage",
+            metavar="URL",
+            help="Send OpenLineage events of the run and each checkpoint there; OPENLINEAGE_API_KEY holds a key.",
+        ),
+    ] = None,
+    opentelemetry: Annotated[
+        str | None,
+        typer.Option("--opentelemetry", metavar="URL", help="Send a trace of each checkpoint there: OTLP over HTTP."),
+    ] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON objects, on standard error.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -49,10 +62,12 @@ def run(
     and a restart may mend it; 2 a person has to look; 3 the job file or the query is wrong; 128 and the signal's number
     after a second signal.
     """
-    from holdfast.metrics import serve
     from holdfast.pipeline import logs, plan
-    from holdfast.pipeline.runner import CODES, Measured, Runner, Watchers
+    from holdfast.pipeline.runner import CODES, Runner
     from holdfast.pipeline.view import View
+    from holdfast.telemetry.openlineage import lineage
+    from holdfast.telemetry.opentelemetry import traces
+    from holdfast.telemetry.serve import metrics
 
     with reporting(json=json) as out:
         made = read(job, settings, kafka=kafka, keep=not dry_run)
@@ -66,12 +81,15 @@ def run(
         console = Console(stderr=json, width=None if sys.stdout.isatty() else 220)
         view = View(console, secrets, json_lines=json)
         before = None if no_check else partial(refuse, say=view.say)
-        measured = Measured()
-        watchers = Watchers(view, measured)
         with ExitStack() as stack:
             if metrics_port is not None:
-                stack.callback(serve(lambda: measured.metrics, metrics_port, metrics_host))
-            code = Runner(built, watchers, restart=made.restart, take_over=take_over, before=before).run()
+                stack.callback(metrics(metrics_port, metrics_host).close)
+            if openlineage is not None:
+                key = os.environ.get("OPENLINEAGE_API_KEY") or None
+                stack.callback(lineage(openlineage, api_key=key, hide_also=secrets.hide).close)
+            if opentelemetry is not None:
+                stack.callback(traces(opentelemetry, hide_also=secrets.hide).close)
+            code = Runner(built, view, restart=made.restart, take_over=take_over, before=before).run()
         assert code == 0 or code in CODES.values() or code > 128
         out.exit(code)
 

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.checkpoint import journal
 from holdfast.checkpoint import savepoint as savepoints
 from holdfast.checkpoint.origin import Ahead
 from holdfast.checkpoint.savepoint import Savepoint
@@ -65,6 +66,7 @@ def create(
     """Make a savepoint: of a running query between two of its batches, of a stopped one at once."""
     with reporting(json=json) as out:
         found = take(location, target, name=name, keep=keep, timeout=timeout, stopped=stopped)
+        journal.note(location, journal.SAVEPOINT, {"path": found.path, "checkpoint": found.checkpoint_id})
         out.result(_document(found), lambda: _shown(found))
 
 

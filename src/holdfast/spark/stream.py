@@ -176,10 +176,12 @@ class HoldfastWriter(DataStreamWriter):
                 return EnginePosition(*engine_position(self._location))
 
             sources = KafkaProgress(self._df, open_storage(self._location))
+            live.pipeline, live.delivery, live.sources = self._name, self._settings["delivery"], sources.options
             known = position()
             sources.check_start(known.planned, known.committed)
             # Before a generation is claimed: a start that cannot work fences nobody.
             prove_shared(context, self._sinks, storage.url)
+            live.announce()
             _start(coordinator, pulse, position, self.schemas())
 
             def advance(last: bool = False) -> None:

@@ -3,6 +3,7 @@
 import { ages } from "./ages.js";
 import { morph } from "./morph.js";
 import { orders } from "./orders.js";
+import { plots } from "./plots.js";
 
 const here = document.body.dataset;
 
@@ -22,6 +23,7 @@ switcher.addEventListener("click", () => {
   const names = Object.keys(THEMES);
   const next = names[(names.indexOf(document.documentElement.dataset.theme ?? "system") + 1) % names.length];
   show(next);
+  plots({ again: true });
   try {
     if (next === "system") localStorage.removeItem("holdfast-theme");
     else localStorage.setItem("holdfast-theme", next);
@@ -80,6 +82,7 @@ export async function refresh() {
       morph(document.getElementById("main"), fresh);
       document.title = page.title;
       ages();
+      plots();
       live.classList.remove("beat");
       void live.offsetWidth;
       live.classList.add("beat");
@@ -115,5 +118,6 @@ if (here.live === "yes") {
 }
 
 ages();
+plots();
 setInterval(ages, 1000);
 orders(refresh);
