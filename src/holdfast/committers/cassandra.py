@@ -35,6 +35,8 @@ class CassandraCheckpointCommitter(CheckpointCommitter):
     Cassandra the later write time wins, whoever writes first.
     """
 
+    extras = ("cassandra",)
+
     def __init__(
         self,
         contact_points: Sequence[str],

@@ -34,6 +34,7 @@ from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark import private
 from holdfast.spark.failures import StoppedError, for_spark
 from holdfast.spark.kafka import KafkaProgress
+from holdfast.spark.packages import prove_packages
 from holdfast.spark.partitions import PlanReader
 from holdfast.spark.query import HoldfastQuery
 from holdfast.spark.routes import Routed, routed
@@ -178,6 +179,7 @@ class HoldfastWriter(DataStreamWriter):
             known = position()
             sources.check_start(known.planned, known.committed)
             # Before a generation is claimed: a start that cannot work fences nobody.
+            prove_packages(context, self._sinks, storage.url)
             prove_shared(context, self._sinks, storage.url)
             _start(coordinator, pulse, position, self.schemas())
 

@@ -47,6 +47,8 @@ class PostgresSink(TwoPhaseCommitSink):
     there is a table for each value, at most `max_targets` of them.
     """
 
+    extras = ("postgres",)
+
     def __init__(
         self,
         dsn: str,
