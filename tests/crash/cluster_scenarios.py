@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.crash import late
 from tests.crash.harness import Work
-from tests.crash.processes import Driver, end, kill_all, state_of, wait_for, wait_until_stopped
+from tests.crash.processes import Driver, command_of, end, kill_all, state_of, wait_for, wait_until_stopped
 from tests.crash.scenarios import Case, Scenario, crash_then_restart
 from tests.servers.spark_cluster import SparkCluster
 
@@ -101,26 +101,33 @@ def zombie_executor(work: Work) -> None:
     cluster = cluster_of(work)
     driver = work.start(late=True, conf=SHORT, partitions=2)
     frozen: list[int] = []
-    begin, prepared = work.once / late.BEGIN, work.once / late.PREPARED
     try:
-        wait_for(lambda: driver.poll() is not None or (begin.exists() and begin.read_text()), "a task sleeps")
-        assert begin.exists(), work.log()
-        task = int(begin.read_text())
-        wait_for(lambda: state_of(task) == "T", "a task sleeps")
+        task = _asleep(work, driver)
         frozen = cluster.freeze(cluster.worker_of(task))
         ended_well(work, driver)
         assert removed(work) >= 1, work.log()
         os.kill(task, signal.SIGCONT)
-        wait_for(prepared.exists, "the late task has prepared")
+        wait_for((work.once / late.PREPARED).exists, "the late task has prepared")
     finally:
         for pid in frozen:
             if state_of(pid) is not None:
                 os.kill(pid, signal.SIGCONT)
         end(driver)
+        # Its executor cannot end it any more.
+        kill_all(pid for pid in frozen if "pyspark" in command_of(pid))
     cluster.idle()
-    kill_all([task])
     work.run_clean(late=True)
     work.assert_clean()
+
+
+def _asleep(work: Work, driver: Driver) -> int:
+    """Wait until a task pauses before it pre-commits; its process id."""
+    begin = work.once / late.BEGIN
+    wait_for(lambda: driver.poll() is not None or (begin.exists() and begin.read_text()), "a task sleeps")
+    assert begin.exists(), work.log()
+    task = int(begin.read_text())
+    wait_for(lambda: state_of(task) == "T", "a task sleeps")
+    return task
 
 
 def shuffle_files_lost(work: Work) -> None:
