@@ -44,8 +44,8 @@ DYNAMIC = {
 
 def cluster_of(work: Work) -> SparkCluster:
     """The one it runs on."""
-    assert work.cluster is not None
-    return work.cluster
+    assert work.spark_cluster is not None
+    return work.spark_cluster
 
 
 def paused(work: Work, driver: Driver, *, but: tuple[int, ...] = ()) -> int:
@@ -107,7 +107,10 @@ def zombie_executor(work: Work) -> None:
         ended_well(work, driver)
         assert removed(work) >= 1, work.log()
         os.kill(task, signal.SIGCONT)
-        wait_for((work.once / late.PREPARED).exists, "the late task has prepared")
+        told = work.once / late.END
+        wait_for(lambda: told.exists() and told.read_text(), "the late task has ended")
+        # A transaction that was open for all to see was ended by the batches since; what is only begun can be prepared.
+        assert told.read_text() == "prepared" or work.sink in ("kafka", "three"), told.read_text()
     finally:
         for pid in frozen:
             if state_of(pid) is not None:
@@ -209,11 +212,10 @@ def _column(sink: str) -> dict[str, Scenario]:
     return ways
 
 
-#: In `make test`: each way once, most of them with all three sinks under one decision.
+#: In `make test`: each way once, and each kind of pipeline.
 _ALWAYS = {
-    ("three", "both"), ("three", "stopped and continued"), ("three", "decommissioned, driver killed"),
-    ("write-ahead", "in a delivery"), ("files", "shuffle files lost"), ("postgres-two-phase", "dynamic allocation"),
-    ("kafka", "prepared"),
+    ("kafka", "both"), ("postgres-two-phase", "stopped and continued"), ("write-ahead", "in a delivery"),
+    ("files", "shuffle files lost"), ("three", "dynamic allocation"), ("three", "decommissioned, driver killed"),
 }  # fmt: skip
 
 

@@ -49,7 +49,7 @@ class Work:
     #: the program that is run
     module = "tests.crash.job"
     #: where the drivers' tasks run; None: in the driver's own process
-    cluster: SparkCluster | None = None
+    spark_cluster: SparkCluster | None = None
 
     def __init__(self, folder: Path, sink: str) -> None:
         self.folder, self.sink = folder, sink
@@ -87,9 +87,9 @@ class Work:
         env.pop(faults.VARIABLE, None)
         if fault:
             env[faults.VARIABLE] = self._armed[self.runs] = fault
-        if self.cluster is not None:
+        if self.spark_cluster is not None:
             told = spark_cluster.conf(env, ("PYTHONPATH", faults.VARIABLE, faults.ONCE), self.folder)
-            spec |= {"master": self.cluster.url, "conf": {**told, **spec.get("conf", {})}}
+            spec |= {"master": self.spark_cluster.url, "conf": {**told, **spec.get("conf", {})}}
         command, path = [sys.executable, "-m", self.module], self.folder / f"run-{self.runs}.log"
         if warm.POOL is not None and self.module == Work.module and not {"conf", "master"} & set(spec):
             kind = "kafka" if self.sink.startswith("kafka") else "plain"

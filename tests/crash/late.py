@@ -10,8 +10,8 @@ from typing import Any
 import holdfast as hf
 from holdfast.core import faults
 
-#: the task that pauses leaves its process id in the first file, and the second one when it has prepared after all
-BEGIN, PREPARED = "begin", "begin-prepared"
+#: the task that pauses leaves its process id in the first file, and in the second how it ended: prepared or refused
+BEGIN, END = "begin", "begin-end"
 
 
 def sleep_once() -> None:
@@ -26,7 +26,7 @@ def sleep_once() -> None:
 
 
 class Sleepy(hf.TwoPhaseCommitSink):
-    """Takes no row. Before all other sinks it pauses one task; behind them it tells that this one is through."""
+    """Takes no row. Before all other sinks it pauses one task; behind them it tells how that one ended."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -40,14 +40,19 @@ class Sleepy(hf.TwoPhaseCommitSink):
 
     def pre_commit(self, txn: Any) -> None:
         """Nothing is to be committed."""
-        folder = Path(os.environ[faults.ONCE])
         if self.name == "before":
             sleep_once()
-        elif (folder / BEGIN).read_text() == str(os.getpid()):
-            (folder / PREPARED).touch()
+        else:
+            self._end("prepared")
 
     def abort(self, txn: Any) -> None:
         """See TwoPhaseCommitSink."""
+        self._end("refused")
+
+    def _end(self, how: str) -> None:
+        folder = Path(os.environ[faults.ONCE])
+        if (folder / BEGIN).read_text() == str(os.getpid()):
+            (folder / END).write_text(how)
 
     def commit(self, checkpoint_id: int, committables: Any, tasks: Any) -> None:
         """See TwoPhaseCommitSink."""

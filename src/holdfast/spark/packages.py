@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pyspark import SparkContext, cloudpickle
+from pyspark import SparkContext
+from pyspark import cloudpickle as sparks_pickle
 
 from holdfast import __version__
 from holdfast.errors import ConfigError, MissingExtraError
@@ -25,6 +26,8 @@ MODULES: Mapping[str, tuple[str, ...]] = {
 }
 #: What every task imports.
 ALWAYS = ("pyarrow", "holdfast")
+#: It has no types.
+cloudpickle: Any = sparks_pickle
 _S3 = re.compile(r"s3[an]?://")
 _OTHER_PYTHON = re.compile(r"PYTHON_VERSION_MISMATCH\]?\s*(.*?)(?:\n|$)")
 
