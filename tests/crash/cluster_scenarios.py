@@ -117,7 +117,7 @@ def zombie_executor(work: Work) -> None:
                 os.kill(pid, signal.SIGCONT)
         end(driver)
         # Its executor cannot end it any more.
-        kill_all(pid for pid in frozen if "pyspark" in command_of(pid))
+        kill_all(pid for pid in frozen if "pyspark.daemon" in command_of(pid))
     cluster.idle()
     work.run_clean(late=True)
     work.assert_clean()

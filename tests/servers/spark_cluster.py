@@ -37,6 +37,7 @@ CONF = {
     "spark.pyspark.python": sys.executable,
     "spark.decommission.enabled": "true",
     # Two executors or none: a case is about what the one does while the other is gone.
+    "spark.cores.max": "2",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
 }
@@ -50,6 +51,7 @@ class SparkCluster:
         self._master: subprocess.Popen[bytes] | None = None
         self._workers: dict[int, subprocess.Popen[bytes]] = {}
         self._names: dict[int, str] = {}
+        self._leaving: set[int] = set()
         self._made = 0
         self.url = self.rest_url = ""
         folder.mkdir(parents=True, exist_ok=True)
@@ -106,8 +108,12 @@ class SparkCluster:
     def mend(self) -> None:
         """After a case that took a worker away: two are there and run again."""
         for pid, process in list(self._workers.items()):
+            if pid in self._leaving:
+                kill_all([pid, *descendants(pid)])
+                process.wait()
             if process.poll() is not None:
                 del self._workers[pid]
+        self._leaving.clear()
         while len(self._workers) < 2:
             self.add_worker()
 
@@ -142,7 +148,8 @@ class SparkCluster:
         return found
 
     def decommission(self, worker: int) -> None:
-        """Take a worker out of service, politely; it ends, and `mend` makes another."""
+        """Take a worker out of service, politely; it gets no work any more, and `mend` makes another."""
+        self._leaving.add(worker)
         os.kill(worker, signal.SIGPWR)
 
     def wait_decommissioned(self, worker: int) -> None:
