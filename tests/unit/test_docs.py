@@ -54,9 +54,7 @@ def test_the_guide_shows_the_three_examples_whole():
 
 
 #: options of spark-submit that our pages use, each seen in `spark-submit --help`
-SUBMIT = {
-    "--master", "--deploy-mode", "--conf", "--archives", "--py-files", "--jars", "--packages", "--exclude-packages",
-}  # fmt: skip
+SUBMIT = {"--master", "--deploy-mode", "--conf", "--archives", "--py-files"}
 #: commands of others that are not there where the tests run: Spark's scripts, and those of an environment to be made
 OTHERS = {"$SPARK_HOME/sbin/start-master.sh", "$SPARK_HOME/sbin/start-worker.sh", "python3", "env/bin/venv-pack"}
 
