@@ -5,10 +5,10 @@ BIN := .venv/bin
 # Spark runs on the Java that setup found, whatever PATH says.
 RUN = JAVA_HOME="$$(cat .venv/java-home)" $(BIN)
 
-.PHONY: help setup demo lint test docs architecture contracts tables explore compat postgres-versions dist-check walk matrix mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files bench-routes bench-state clean
+.PHONY: help setup demo lint test docs architecture contracts tables explore compat postgres-versions dist-check walk matrix cluster s3 mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files bench-routes bench-state clean
 
 help:  ## this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/\1|\2/' | \
 	  while IFS='|' read -r target text; do printf '  make %-16s %s\n' "$$target" "$$text"; done
 
 setup:  ## .venv with pinned packages, and a Java for Spark; nothing to do the second time
@@ -60,6 +60,14 @@ walk: setup  ## the protocol under random schedules for an hour; SECONDS=60 SEED
 matrix: setup  ## the whole fault matrix, and its table; RESULTS=FILE to go on later, SINKS, CASE and MINUTES to choose
 	@$(RUN)/python -m tests.prepare
 	@$(RUN)/python -m tests.crash.matrix $(CASE) $(if $(RESULTS),--results $(RESULTS)) $(if $(SINKS),--sinks $(SINKS)) $(if $(MINUTES),--minutes $(MINUTES))
+
+cluster: setup  ## point 15 of the fault matrix: executors of a Spark cluster killed, stopped, released; the same options
+	@$(RUN)/python -m tests.prepare
+	@$(RUN)/python -m tests.crash.matrix $(CASE) --suite cluster $(if $(RESULTS),--results $(RESULTS)) $(if $(SINKS),--sinks $(SINKS)) $(if $(MINUTES),--minutes $(MINUTES))
+
+s3: setup  ## the fault matrix with the checkpoint in a bucket, on two S3 servers; one is built with Go; the same options
+	@$(RUN)/python -m tests.prepare
+	@$(RUN)/python -m tests.crash.matrix $(CASE) --suite s3 $(if $(RESULTS),--results $(RESULTS)) $(if $(SINKS),--sinks $(SINKS)) $(if $(MINUTES),--minutes $(MINUTES))
 
 mutants: setup  ## break the protocol on purpose; every break must be found by a test; RESULTS=FILE to go on later
 	@$(RUN)/python -m tests.prepare

@@ -11,6 +11,8 @@ from hypothesis import settings
 from tests.servers.cassandra import CassandraServer
 from tests.servers.kafka import KafkaBroker
 from tests.servers.kafka_cluster import KafkaCluster
+from tests.servers.postgres import PostgresServer
+from tests.servers.spark_cluster import SparkCluster
 
 # Examples and the demo start their own Spark, and no test runs one for so long that the second compiler pays.
 os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -XX:TieredStopAtLevel=1".strip()
@@ -21,7 +23,7 @@ settings.register_profile("repeat", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile("repeat")
 
-SERVERS = ("cassandra", "kafka_cluster", "kafka", "postgres", "spark")
+SERVERS = ("spark_cluster", "cassandra", "kafka_cluster", "kafka", "postgres", "spark")
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in a hook of its own
@@ -69,3 +71,23 @@ def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaClu
     cluster.start()
     yield cluster
     cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A real server, with prepared transactions; each test makes a database of its own."""
+    server = PostgresServer(fsync="off")  # no test cuts the power
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """A real Spark cluster: a master, two workers with a core each."""
+    cluster = SparkCluster(Path(tmp_path_factory.mktemp("spark-cluster")))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()

@@ -6,7 +6,6 @@ import os
 import shlex
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -64,9 +63,8 @@ def test_tasks_of_both_kinds_run_in_the_same_workers(spark: SparkSession) -> Non
 
 
 @pytest.mark.parametrize(("folder", "used"), [("/tmp", True), ("/" + "x" * 60, True), ("/" + "x" * 61, False)])
-def test_sockets_are_of_the_file_system_unless_their_names_get_too_long(monkeypatch, folder, used) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", folder)
-    found = _sockets()
+def test_sockets_are_of_the_file_system_unless_their_names_get_too_long(folder, used) -> None:
+    found = _sockets(folder)
     assert found["spark.python.unix.domain.socket.enabled"] == str(used).lower()
     assert found.get("spark.python.unix.domain.socket.dir") == (folder if used else None)
 

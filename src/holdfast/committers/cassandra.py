@@ -46,6 +46,8 @@ class CassandraCheckpointCommitter(CheckpointCommitter):
     Cassandra the later write time wins, whoever writes first.
     """
 
+    extras = ("cassandra",)
+
     @checked
     def __init__(
         self,

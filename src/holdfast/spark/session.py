@@ -88,10 +88,15 @@ def session(
     settings = {**given, **(conf or {})}
     master = settings.get("spark.master") or os.environ.get("MASTER") or "local[*]"
     local = master.startswith("local")
-    defaults = {**_DEFAULTS, **stores, **_sockets(), **(_LOCAL_DEFAULTS if local else {})}
+    # Another machine may not have the temporary folder of this one.
+    sockets = _sockets(tempfile.gettempdir() if local else "/tmp")
+    defaults = {**_DEFAULTS, **stores, **sockets, **(_LOCAL_DEFAULTS if local else {})}
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         defaults[_PYTHON] = sys.executable
+    elif _PYTHON in settings:
+        # PySpark asks the environment only, unless spark-submit has put it there.
+        os.environ.setdefault("PYSPARK_PYTHON", settings[_PYTHON])
     chosen = {"spark.master": master, **{k: v for k, v in defaults.items() if k not in given}, **(conf or {})}
     # spark-submit has started its Java already.
     archive = "" if _SUBMITTED in os.environ else class_archive.options(settings)
@@ -150,9 +155,8 @@ def _arguments(text: str) -> dict[str, str]:
     return found
 
 
-def _sockets() -> dict[str, str]:
+def _sockets(folder: str) -> dict[str, str]:
     """Sockets of the file system, where there are any and their names are not too long."""
-    folder = tempfile.gettempdir()
     if os.name != "posix" or len(os.fsencode(folder)) > _LONGEST:
         return {_SOCKETS: "false"}
     return {_SOCKETS: "true", _SOCKET_FOLDER: folder}

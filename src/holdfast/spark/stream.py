@@ -35,6 +35,7 @@ from holdfast.spark import private
 from holdfast.spark.checkpoint_files import quick_files
 from holdfast.spark.failures import StoppedError, for_spark
 from holdfast.spark.kafka import KafkaProgress
+from holdfast.spark.packages import prove_packages
 from holdfast.spark.partitions import PlanReader
 from holdfast.spark.query import HoldfastQuery
 from holdfast.spark.routes import Routed, routed
@@ -180,6 +181,7 @@ class HoldfastWriter(DataStreamWriter):
             known = position()
             sources.check_start(known.planned, known.committed)
             # Before a generation is claimed: a start that cannot work fences nobody.
+            prove_packages(context, self._sinks, storage.url)
             prove_shared(context, self._sinks, storage.url)
             live.announce()
             _start(coordinator, pulse, position, self.schemas())

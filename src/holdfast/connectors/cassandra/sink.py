@@ -70,6 +70,8 @@ class CassandraSink(WriteAheadSink):
     columns, such as "orders_{country}": then there is a table for each value, at most `max_targets` of them.
     """
 
+    extras = ("cassandra",)
+
     @checked
     def __init__(
         self,

@@ -48,6 +48,8 @@ class PostgresSink(TwoPhaseCommitSink):
     there is a table for each value, at most `max_targets` of them.
     """
 
+    extras = ("postgres",)
+
     @checked
     def __init__(
         self,

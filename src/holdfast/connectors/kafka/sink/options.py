@@ -54,6 +54,7 @@ class KafkaSink(TwoPhaseCommitSink):
     `progress_topic` gets one message a checkpoint, after its rows, for readers of whole checkpoints.
     """
 
+    extras = ("kafka",)
     takes_messages = True
     fans_out = False
 
