@@ -11,7 +11,8 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint.lineage import open_lineage
 from holdfast.checkpoint.storage import open_storage
-from holdfast.doors.options import checkpoint_location, read_options
+from holdfast.doors.location import checkpoint_location
+from holdfast.doors.options import read_options
 from holdfast.errors import ConfigError
 
 SQLITE = {"sink": "sqlite", "path": "/tmp/out.db", "table": "orders"}

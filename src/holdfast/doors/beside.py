@@ -46,6 +46,11 @@ class Beside:
         #: nobody will ask any more
         self.done = threading.Event()
 
+    @property
+    def wanted(self) -> bool:
+        """Whether Spark may ask for another one."""
+        return self._jvm.alive
+
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The reply to one request."""
         with self._asked:
@@ -153,6 +158,8 @@ def main() -> None:
     server.server_close()
     if place.exists() and place.stat().st_ino == mine:
         place.unlink(missing_ok=True)
+        if not beside.wanted:
+            place.with_suffix(".lock").unlink(missing_ok=True)
     os._exit(0)  # a thread that hangs in an endpoint holds nobody up
 
 

@@ -22,6 +22,7 @@ from holdfast.checkpoint.log import HISTORY_RETAIN
 from holdfast.checkpoint.storage import open_storage
 from holdfast.core.naming import check_name
 from holdfast.core.units import parse_duration
+from holdfast.doors.location import checkpoint_location
 from holdfast.errors import ConfigError
 from holdfast.pipeline.build import Builder
 from holdfast.pipeline.document import Document, nearest, read_document
@@ -71,21 +72,6 @@ def read_options(options: Mapping[str, str]) -> Plan:
     plan = _handed(handed, given, location) if handed is not None else _described(given, location)
     plan.settings["take_over"] = take_over or _full_refresh(plan.name, location)
     return plan
-
-
-def checkpoint_location(given: Mapping[str, str]) -> str:
-    """Where the log is, in one spelling: Spark says `file:/...` in one run and `file:///...` in the next."""
-    location = given.get("checkpointlocation", "").strip()
-    if not location:
-        raise ConfigError(
-            f"{PLACE}: option checkpointLocation is missing. It must be set for the query itself: what "
-            "spark.sql.streaming.checkpointLocation says is not told to a data source"
-        )
-    if "://" not in location and not location.startswith("file:"):
-        location = f"file:{Path(location).absolute()}"
-    if location.startswith("file:"):
-        return "file:///" + location.removeprefix("file:").lstrip("/").rstrip("/")
-    return location.rstrip("/")
 
 
 def _described(given: dict[str, str], location: str) -> Plan:

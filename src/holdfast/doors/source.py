@@ -118,7 +118,7 @@ def plan_batch(options: Mapping[str, str], schema: str) -> Order:
     """Tell the process beside the driver of a batch, starting it when there is none."""
     from holdfast.doors import talk
     from holdfast.doors.jvm import driver_of, refuse_speculation
-    from holdfast.doors.options import checkpoint_location
+    from holdfast.doors.location import checkpoint_location
 
     jvm, location = driver_of(os.getpid()), checkpoint_location(options)
     refuse_speculation(jvm)
@@ -149,7 +149,7 @@ def _asked(place: Path, request: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _place(options: Mapping[str, str]) -> Path:
     from holdfast.doors.jvm import driver_of
-    from holdfast.doors.options import checkpoint_location
+    from holdfast.doors.location import checkpoint_location
     from holdfast.doors.talk import address
 
     return address(driver_of(os.getpid()), checkpoint_location(options))

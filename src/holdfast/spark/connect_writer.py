@@ -36,8 +36,7 @@ class ConnectWriter(DataStreamWriter):
         dead_letters: DeadLetters | None,
         history_retain: int,
     ) -> None:
-        plain: Any = df
-        super().__init__(plain._plan, plain._session)
+        vars(self).update(vars(df.writeStream))  # as Spark makes one, without what is private to it
         told = {key: value for key, value in settings.items() if key != "take_over"}
         made = {"sinks": sinks, "settings": told, "dead_letters": dead_letters, "history_retain": history_retain}
         super().format(FORMAT)
