@@ -64,8 +64,7 @@ def test_commands_exist(page):
     commands = typer.main.get_command(app).commands
     targets = re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.M)
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-    for line in (line for block in blocks(page, "bash") for line in block.replace("\
-", " ").splitlines()):
+    for line in (line for block in blocks(page, "bash") for line in block.replace("\\\n", " ").splitlines()):
         words = shlex.split(line.partition(" > ")[0], comments=True)
         if not words:
             continue

@@ -21,6 +21,7 @@ from pyspark import RDD, SparkConf, SparkContext
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 from holdfast.errors import ConfigError, HoldfastError
 
@@ -94,16 +95,21 @@ def arrow_schema(frame: DataFrame) -> pa.Schema:
     zone = str(frame.sparkSession.conf.get("spark.sql.session.timeZone"))
 
     def use() -> pa.Schema:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        if "timezone" in inspect.signature(to_arrow_schema).parameters:
-            return to_arrow_schema(frame.schema, timezone=zone)
-        return in_zone(to_arrow_schema(frame.schema), zone)  # Spark 4.0 and 4.1
+        return arrow_schema_of(frame.schema, zone)
 
     def otherwise() -> pa.Schema:
         return in_zone(frame.sparkSession.createDataFrame([], frame.schema).toArrow().schema, zone)
 
     return _use("to_arrow_schema", use, otherwise)
+
+
+def arrow_schema_of(schema: StructType, zone: str) -> pa.Schema:
+    """A schema of Spark's as tasks see it in a session of this time zone."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    if "timezone" in inspect.signature(to_arrow_schema).parameters:
+        return to_arrow_schema(schema, timezone=zone)
+    return in_zone(to_arrow_schema(schema), zone)  # Spark 4.0 and 4.1
 
 
 def in_zone(schema: pa.Schema, zone: str) -> pa.Schema:
@@ -331,3 +337,8 @@ def java_query(query: StreamingQuery) -> Any:
 def is_classic(df: DataFrame) -> bool:
     """Whether this is a frame of a SparkSession with a JVM, not of Spark Connect."""
     return hasattr(df, "_jdf")
+
+
+def settings_of(spark: SparkSession) -> Any:
+    """What has `get(key, default)` of Spark's settings; a session of Spark Connect has no context."""
+    return spark.sparkContext.getConf() if hasattr(spark, "_jsparkSession") else spark.conf
