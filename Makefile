@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Spark runs on the Java that setup found, whatever PATH says.
 RUN = JAVA_HOME="$$(cat .venv/java-home)" $(BIN)
 
-.PHONY: help setup demo lint test docs architecture contracts tables explore compat postgres-versions dist-check walk matrix mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files bench-routes clean
+.PHONY: help setup demo lint test docs architecture contracts tables explore compat postgres-versions dist-check walk matrix doors mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files bench-routes clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | \
@@ -60,6 +60,10 @@ walk: setup  ## the protocol under random schedules for an hour; SECONDS=60 SEED
 matrix: setup  ## the whole fault matrix, and its table; RESULTS=FILE to go on later, SINKS, CASE and MINUTES to choose
 	@$(RUN)/python -m tests.prepare
 	@$(RUN)/python -m tests.crash.matrix $(CASE) $(if $(RESULTS),--results $(RESULTS)) $(if $(SINKS),--sinks $(SINKS)) $(if $(MINUTES),--minutes $(MINUTES))
+
+doors: setup  ## the fault matrix through format("holdfast"); CASE=decision to choose
+	@$(RUN)/python -m tests.prepare
+	@$(RUN)/python -m tests.crash.doors_matrix $(CASE)
 
 mutants: setup  ## break the protocol on purpose; every break must be found by a test; RESULTS=FILE to go on later
 	@$(RUN)/python -m tests.prepare
