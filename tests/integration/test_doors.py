@@ -63,7 +63,7 @@ def test_rows_arrive_once_and_the_commands_know_the_pipeline(spark: SparkSession
     # The query stopped well, and Spark goes on with it in the same driver: the same run, so the same generation.
     assert hf.checkpoints(location)[0].generation == hf.checkpoints(location)[-1].generation
     # Points in time are what they were.
-    assert select(tmp_path / "out.db", "SELECT at FROM orders WHERE id = 7")[0][0].startswith("2024-01-01T00:00:07")
+    assert select(tmp_path / "out.db", "SELECT at FROM orders WHERE id = 7")[0][0].startswith("2024-01-01 00:00:07")
 
 
 def test_write_stream_goes_on_where_the_door_ended_and_the_other_way_round(spark, tmp_path) -> None:
@@ -123,7 +123,7 @@ def test_no_sink_lags_behind_a_batch_and_what_is_left_is_an_error(spark, tmp_pat
     with pytest.raises(StreamingQueryException, match="UndeliveredError"):
         query.awaitTermination()
     assert decided(tmp_path) == [0]
-    assert CliRunner().invoke(app, ["status", str(tmp_path / "checkpoint")]).exit_code == 1
+    assert CliRunner().invoke(app, ["status", str(tmp_path / "checkpoint")]).exit_code != 0
     (tmp_path / "down").unlink()
     run(read_files(spark, tmp_path / "in"), tmp_path, **options)
     assert sorted(map(int, (tmp_path / "sent").read_text().split())) == list(range(5)) and decided(tmp_path) == [0]

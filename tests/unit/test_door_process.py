@@ -172,7 +172,7 @@ def test_r3_killed_at_any_point_the_replay_ends_with_every_row_once(spark, monke
 
 
 @pytest.mark.parametrize("fault", ["recovery=kill", "commit.record=kill"])
-def test_r8_killed_in_its_recovery_it_recovers_the_next_time(spark, monkeypatch, tmp_path, fault) -> None:
+def test_killed_in_its_recovery_it_recovers_the_next_time(spark, monkeypatch, tmp_path, fault) -> None:
     arm(monkeypatch, tmp_path, "decision=kill-after")
     with pytest.raises(EngineError, match="has ended"):
         spark.run(0)

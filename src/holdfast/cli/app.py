@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from holdfast import __version__
+from holdfast.core.version import __version__
 from holdfast.cli.check import check
 from holdfast.cli.dashboard import dashboard
 from holdfast.cli.dead_letters import app as dead_letters

@@ -101,7 +101,7 @@ def check_fields(made: Any) -> None:
 
 
 @functools.cache
-def _kinds(make: Callable[..., Any]) -> dict[str, Any]:
+def _kinds(make: Any) -> dict[str, Any]:
     return get_type_hints(make, include_extras=True)
 
 

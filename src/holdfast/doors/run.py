@@ -154,7 +154,7 @@ class DoorRun:
             if self._closed:
                 return
             self._closed = True
-            left = error or EngineError("closing")
+            left = EngineError("the run is over")  # takes the notes of what fails from here on
             if finish and error is None:
                 deadline = time.monotonic() + self.drain_timeout
                 while not self._coordinator.drain(TICK) and time.monotonic() < deadline:

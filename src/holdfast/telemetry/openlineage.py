@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast import __version__
+from holdfast.core.version import __version__
 from holdfast.checkpoint.history import CheckpointStats
 from holdfast.core.hiding import hide, hide_text
 from holdfast.core.states import State

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast import __version__
+from holdfast.core.version import __version__
 from holdfast.checkpoint.history import CheckpointStats
 from holdfast.core.hiding import hide_text
 from holdfast.core.states import State
