@@ -25,6 +25,7 @@ from holdfast.checkpoint.origin import Ahead, Origin
 from holdfast.checkpoint.phases import Phases
 from holdfast.checkpoint.ports import Batch, EnginePosition, Run, Sink, Tasks
 from holdfast.checkpoint.prepare import Preparation, Prepared, undone
+from holdfast.checkpoint.pulse import AtWork
 from holdfast.checkpoint.repair import Repairs
 from holdfast.checkpoint.retrying import Retrying
 from holdfast.checkpoint.rewind import check_not_rewinding
@@ -81,7 +82,7 @@ class Coordinator:
         self._repairs = Repairs(log, {s.name: s for s in sinks}, self._lost, letters, tasks)
         self._replays = Replays(log, self._sinks, tasks, letters)
         retrying = Retrying(self._retry, self._loops, clock)
-        self._again = retrying.of_sink
+        self._retrying = retrying
         self._preparation = Preparation(
             self._set, tasks, retrying=retrying, undo=self._abort, letters=letters, replays=self._replays
         )
@@ -96,7 +97,7 @@ class Coordinator:
             log,
             self._sinks,
             loops=self._loops,
-            patience=self._retry.seconds,
+            patience=self._retry.patience(),
             clock=clock,
             idle=self._waiting.idle,
             open_for_work=lambda: self._waiting.noticed is None and bool(self._set.opened),
@@ -126,17 +127,18 @@ class Coordinator:
             logger.info("%d checkpoints are decided and not delivered yet: they come first", count)
         try:
             self.run_info = self._set.open(
-                schema, may_take_over=self._take_over, again=self._again, origin=self._origin
+                schema, may_take_over=self._take_over, again=self._retrying.at_start, origin=self._origin
             )
             note_sinks(self._log, names)
-            orders.carry_out(self._log, self._sinks, self._again)
+            orders.carry_out(self._log, self._sinks, self._retrying.at_start)
             self._sending.load()
             self._replays.load()
             with faults.point("recovery"):
                 for sink in self._sinks:
                     # One that may lag begins its loop with it, but for a take-over, which is whole or begins anew.
                     own = not sink.may_lag or self._log.taking_over
-                    self._again("sweep", partial(self._sweeps.own if own else self._sweeps.tidy, sink), sink)
+                    sweep = partial(self._sweeps.own if own else self._sweeps.tidy, sink)
+                    self._retrying.of_sink("sweep", sweep, sink)
                 taking_over = self._log.taking_over
                 # Before anything is committed under the new lineage: a take-over that is repeated begins with nothing.
                 self._log.finish_take_over()
@@ -157,6 +159,11 @@ class Coordinator:
     def deliveries(self) -> list[Delivery]:
         """The loops of the sinks."""
         return self._waiting.deliveries
+
+    @property
+    def at_work(self) -> Sequence[AtWork]:
+        """The loops; before there are any, the sinks that the start is busy with."""
+        return self.deliveries or list(self._retrying.starting.values())
 
     def _begin_delivery(self, *, swept: bool) -> None:
         own = getattr(self._tasks, "of_sink", lambda name: self._tasks)

@@ -263,10 +263,11 @@ def _start(
 ) -> None:
     """Recover, and leave word of a start that failed: `holdfast status` shows it."""
     try:
-        coordinator.start(position, schemas)
+        with pulse.starting(lambda: coordinator.at_work):
+            coordinator.start(position, schemas)
     except HoldfastError as error:
         if coordinator.claimed:
-            undone([partial(pulse.end, coordinator.deliveries, error)], error)
+            undone([partial(pulse.end, coordinator.at_work, error)], error)
         raise
     pulse.beat(coordinator.deliveries, now=True)
     pulse.prune()
