@@ -6,12 +6,13 @@ from tests.servers.cassandra import CASSANDRA
 from tests.servers.chromium import binary as chromium
 from tests.servers.kafka import KAFKA
 from tests.servers.pgbouncer import binary as pgbouncer
+from tests.servers.s3a import S3A
 
 
 def main() -> None:
     """Servers and Spark's connector as jars, pgbouncer, Chromium, and Spark's classes as Java likes them best."""
     kafka_jars()
-    for jars in (KAFKA, CASSANDRA):
+    for jars in (KAFKA, CASSANDRA, S3A):
         fetch_jars(jars)
     pgbouncer()
     chromium()

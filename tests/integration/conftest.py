@@ -11,7 +11,10 @@ from pyspark.sql import SparkSession
 
 from tests.servers.kafka import KafkaBroker
 from tests.servers.postgres import PostgresServer
+from tests.servers.s3_fixtures import bucket, s3_server
 from tests.spark_conf import FAST
+
+__all__ = ["bucket", "s3_server"]
 
 
 @pytest.fixture

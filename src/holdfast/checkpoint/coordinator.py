@@ -87,7 +87,7 @@ class Coordinator:
         )
         self._waiting = Waiting(log, self._sinks, retrying)
         #: where Spark's part of the checkpoint is, and who takes savepoints of it; None: nobody does
-        self._desk = None if location is None else Desk(log, location)
+        self._desk = None if location is None else Desk(log, location, clock)
         #: where this lineage began, until it is known that it goes on from there
         self._origin: Origin | None = None
         self._trigger = trigger
