@@ -1,4 +1,4 @@
-"""Spark's own way to S3 (`s3a://`): Hadoop's module, and of Amazon's SDK only the parts that it needs here (16 MB)."""
+"""Spark's own way to S3 (`s3a://`): Hadoop's module, and of Amazon's SDK only the parts that it needs here (19 MB)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ S3A = (
     Coordinate("org.apache.hadoop", "hadoop-aws", "3.5.0"),
     Coordinate(_SDK[0], "s3-transfer-manager", _SDK[1], transitive=True),
     Coordinate(_SDK[0], "sts", _SDK[1], transitive=True),
+    Coordinate("software.amazon.s3.analyticsaccelerator", "analyticsaccelerator-s3", "1.3.1"),
 )
 
 
@@ -29,7 +30,7 @@ def settings(endpoint: str) -> dict[str, str]:
         "secret.key": "y",
         "path.style.access": "true",
         "connection.ssl.enabled": "false",
-        # The default one needs another library of Amazon's.
+        # The default one needs more of the SDK.
         "input.stream.type": "classic",
     }
     return {

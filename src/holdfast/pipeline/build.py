@@ -63,7 +63,7 @@ class Builder:
         conf = {key: _text(value) for key, value in self.job.spark.items()}
         kafka = any(source.kafka is not None for source in self.job.by_name.values())
         with self._at("spark"):
-            return session(self.job.name, kafka=kafka, conf=conf)
+            return session(self.job.name, kafka=kafka, state=self.job.state, conf=conf)
 
     def writer(self, spark: SparkSession, *, take_over: bool = False) -> HoldfastWriter:
         """Everything but the start."""
