@@ -116,6 +116,11 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
     told = refused(tmp_path, text).splitlines()
     assert len(told) == 2
     assert told[1] == "job.yaml:16:15: sinks.1.postgres: 'table' is missing"
+    result = CliRunner().invoke(app, ["check", str(tmp_path / "job.yaml")])
+    lines = result.stderr.splitlines()
+    assert (result.exit_code, len(lines)) == (3, 2) and lines[1].endswith(
+        "job.yaml:16:15: sinks.1.postgres: 'table' is missing"
+    )
 
 
 def test_what_is_not_yaml_or_stands_twice_is_told_with_its_place(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import holdfast as hf
 from holdfast.checkpoint import rewind as rewinding
 from holdfast.checkpoint.history import engine_position
 from holdfast.checkpoint.history_pages import HistoryPages
-from holdfast.checkpoint.origin import Ahead
+from holdfast.checkpoint.origin import Ahead, read_origin
 from holdfast.checkpoint.rewind import plan_rewind, rewind
 from holdfast.cli.app import app
 from holdfast.errors import CheckpointInUseError, ConfigError, RecordError, SavepointError, StaleCheckpointError
@@ -149,11 +149,13 @@ class Interrupted(BaseException):
     """A kill."""
 
 
-@pytest.mark.parametrize("after", [0, 3, 6, 8])
-def test_a_rewind_that_is_interrupted_is_finished_before_anything_starts(tmp_path, monkeypatch, after: int) -> None:
+@pytest.mark.parametrize("after", [0, 3, 6, None], ids=str)
+def test_a_rewind_that_is_interrupted_is_finished_before_anything_starts(tmp_path, monkeypatch, after) -> None:
+    """None: when all is done but the removal of the plan."""
     engine = stopped(tmp_path, batches=3)
     kind = type(engine.spark)
-    delete, left = kind.delete, [after]
+    plan = plan_rewind(str(tmp_path / "ck"), to=0, ahead=Ahead.REDELIVER)
+    delete, left = kind.delete, [len(plan.removes) if after is None else after]
 
     def breaking(self, name: str) -> None:
         if name.startswith(("offsets/", "commits/", "holdfast/", rewinding.PLAN)):
@@ -164,12 +166,14 @@ def test_a_rewind_that_is_interrupted_is_finished_before_anything_starts(tmp_pat
 
     monkeypatch.setattr(kind, "delete", breaking)
     with pytest.raises(Interrupted):
-        rewind(plan_rewind(str(tmp_path / "ck"), to=0, ahead=Ahead.REDELIVER))
+        rewind(plan)
     monkeypatch.undo()
     with pytest.raises(RecordError, match="rewind"):
         SavedEngine(tmp_path / "ck", sink(tmp_path))
     code, told = command("rewind", tmp_path / "ck")
     assert (code, told["checkpoint_id"]) == (0, 0)
+    origin = read_origin(engine.storage)
+    assert origin is not None and origin.lineage == engine.log.lineage, "that of the ledgers"
     again = SavedEngine(tmp_path / "ck", sink(tmp_path))
     again.run(1, [10, 11, 20, 21])
     again.stop()
