@@ -1,7 +1,8 @@
 """`python -m tests.prepare`: fetch and make, once for a machine, what tests that run side by side share."""
 
+from holdfast.errors import HoldfastError
+from holdfast.spark import class_archive
 from holdfast.spark.jars import fetch_jars, kafka_jars
-from tests import class_archive
 from tests.servers.cassandra import CASSANDRA
 from tests.servers.chromium import binary as chromium
 from tests.servers.kafka import KAFKA
@@ -15,8 +16,10 @@ def main() -> None:
         fetch_jars(jars)
     pgbouncer()
     chromium()
-    if class_archive.make() is None:
-        print("this Java keeps no archive of classes: every Spark of the tests starts a few seconds later")
+    try:
+        class_archive.make()
+    except HoldfastError as error:
+        print(f"every Spark of the tests starts a few seconds later: {error}")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from holdfast.cli.demo import demo
 from holdfast.cli.flush import flush
 from holdfast.cli.history import history
 from holdfast.cli.output import USAGE
+from holdfast.cli.prepare import prepare
 from holdfast.cli.resolve import resolve
 from holdfast.cli.rewind import rewind
 from holdfast.cli.run import new, run, schema
@@ -61,6 +62,7 @@ app = typer.Typer(
 )
 app.command(epilog="Example: holdfast demo --seed 7 --kills 3 --rows 10000")(demo)
 app.command(epilog="Example: holdfast new kafka-to-postgres --to job.yaml")(new)
+app.command(epilog="Example: holdfast prepare --kafka")(prepare)
 app.command(epilog="Example: holdfast check job.yaml")(check)
 app.command(epilog="Example: holdfast run job.yaml --set trigger.available_now=true")(run)
 app.command(epilog="Example: holdfast schema > holdfast.schema.json")(schema)

@@ -22,7 +22,7 @@ from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, HoldfastError
 
 logger = logging.getLogger("holdfast")
 T = TypeVar("T")
@@ -306,6 +306,21 @@ def forget_dead_spark() -> None:
         SparkSession._instantiatedSession = SparkSession._activeSession = None
 
     _use("SparkContext._gateway", use, lambda: None)
+
+
+def stop_java(spark: SparkSession, timeout: float) -> int:
+    """Stop Spark and end the Java process that this one has started; its exit code."""
+
+    def use() -> int:
+        process = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
+        spark.stop()
+        process.stdin.close()  # it ends when its standard input does
+        return int(process.wait(timeout))
+
+    def otherwise() -> int:
+        raise HoldfastError("this PySpark does not show the Java process it has started")
+
+    return _use("SparkContext._gateway", use, otherwise)
 
 
 def java_query(query: StreamingQuery) -> Any:

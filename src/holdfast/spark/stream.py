@@ -32,6 +32,7 @@ from holdfast.sinks.letters import KEPT
 from holdfast.sinks.route import Route
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark import private
+from holdfast.spark.checkpoint_files import quick_files
 from holdfast.spark.failures import StoppedError, for_spark
 from holdfast.spark.kafka import KafkaProgress
 from holdfast.spark.partitions import PlanReader
@@ -203,7 +204,8 @@ class HoldfastWriter(DataStreamWriter):
 
             try:
                 super().foreachBatch(run)
-                query = super().start(**kwargs)
+                with quick_files(self._df.sparkSession, self._location):
+                    query = super().start(**kwargs)
             except BaseException as error:
                 ended = partial(pulse.end, coordinator.deliveries, error)
                 undone([ended, lambda: coordinator.close(LAST_CALL)], error)
