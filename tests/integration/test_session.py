@@ -151,6 +151,6 @@ class TestSparksOwnCheckpointFiles:
         monkeypatch.setattr(checkpoint_files, "_CLASSES", ("org.apache.spark.SparkContext",))
         rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
         writer = hf.write_stream(rows, hf.StdoutSink(), name="quick", checkpoint_location=tmp_path / "c")
-        with pytest.raises(Exception, match="org.apache.spark.SparkContext"):
+        with pytest.raises(Exception, match=r"org\.apache\.spark\.SparkContext"):
             writer.start()
         assert spark.conf.get(checkpoint_files.SETTING, None) is None

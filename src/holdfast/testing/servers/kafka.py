@@ -109,6 +109,12 @@ class KafkaBroker:
         """Whether its process is there, and not being stopped."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """The process of a broker that was started."""
+        assert self._process is not None
+        return self._process.pid
+
     def stop(self, *, kill: bool = False) -> None:
         """End it, and wait until it is gone."""
         if self._process is None:
