@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-
-from tests.servers.debian import installed
+from tests.servers.debian import program
 
 
 def binary() -> str:
-    """Where Chromium is; Debian's package is installed if it is missing and we may."""
-    return installed(lambda: shutil.which("chromium"), "chromium", "fonts-dejavu-core")
+    """Where Chromium is."""
+    return program("chromium", "chromium", "fonts-dejavu-core")

@@ -11,15 +11,14 @@ from pathlib import Path
 
 import psycopg
 
-from tests.servers.debian import installed
+from tests.servers.debian import program
 from tests.servers.kafka import free_port
 from tests.servers.postgres import PASSWORD, USER, PostgresServer
 
 
 def binary() -> str:
-    """Where pgbouncer is; Debian's package is installed if it is missing and we may."""
-    places = f"{os.environ.get('PATH', '')}:/usr/sbin"
-    return installed(lambda: shutil.which("pgbouncer", path=places), "pgbouncer")
+    """Where pgbouncer is."""
+    return program("pgbouncer")
 
 
 class PgBouncer:

@@ -150,7 +150,11 @@ class Server:
             made.append(self.adbc_connection())
             return made[0]
 
-        return self._guard.beside(connect, None, lambda: [one.close() for one in made] and None)
+        def close() -> None:
+            for connection in made:
+                connection.close()
+
+        return self._guard.beside(connect, None, close)
 
     def adbc_connection(self) -> Any:
         """A connection that speaks Arrow."""
