@@ -14,20 +14,17 @@ import pytest
 
 from holdfast.errors import RowError
 from tests.integration.pg import Query, batch, settle
-from tests.servers.debian import installed
+from tests.servers.debian import program
 from tests.servers.postgres import PostgresServer, execute
 
 SCHEMA = pa.schema([("k", pa.string()), ("at", pa.string()), ("v", pa.int64())])
 
 
-def debian() -> str | None:
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name))
-    return str(found[-1]) if found else None
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    made = PostgresServer(installed=Path(installed(debian, "postgresql")), fsync="off")
+    program("pg_ctlcluster", "postgresql")
+    newest = max(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name))
+    made = PostgresServer(installed=newest, fsync="off")
     made.start()
     yield made
     made.close()

@@ -1,27 +1,21 @@
-"""Programs of Debian's packages that tests run; what is missing is installed where we may."""
+"""Programs of Debian's packages that tests run."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
-
-
-def installed(find: Callable[[], str | None], *packages: str) -> str:
-    """What `find` finds, after these packages were installed if it finds nothing."""
-    found = find()
-    if found is None and os.getuid() == 0 and shutil.which("apt-get"):
-        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages]
-        if subprocess.run(install, capture_output=True).returncode:
-            subprocess.run(["apt-get", "update", "-qq"], check=True, capture_output=True)
-            subprocess.run(install, check=True, capture_output=True)
-        found = find()
-    assert found is not None, f"install Debian's package {' '.join(packages)}"
-    return found
 
 
 def program(name: str, *packages: str) -> str:
-    """Where a program is; its package, of the same name unless others are given, is installed if it is missing."""
+    """Where a program is; its Debian packages are installed if it is missing and we may."""
     places = f"{os.environ.get('PATH', '')}:/usr/sbin"
-    return installed(lambda: shutil.which(name, path=places), *(packages or (name,)))
+    found = shutil.which(name, path=places)
+    if found is None and os.getuid() == 0 and shutil.which("apt-get"):
+        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *(packages or (name,))]
+        if subprocess.run(install, capture_output=True).returncode:
+            subprocess.run(["apt-get", "update", "-qq"], check=True, capture_output=True)
+            subprocess.run(install, check=True, capture_output=True)
+        found = shutil.which(name, path=places)
+    assert found is not None, f"no {name}: install Debian's package {' '.join(packages or (name,))}"
+    return found

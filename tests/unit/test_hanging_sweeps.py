@@ -50,10 +50,10 @@ class Gate:
         assert self.open.wait(60)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def short_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that `retry` alone says how long a call is waited for."""
-    monkeypatch.setattr("holdfast.core.retry.ONE_CALL", 0.0)
+    """A call that hangs is given up after a second, and not after half a minute."""
+    monkeypatch.setattr("holdfast.core.retry.ONE_CALL", 1.0)
 
 
 @pytest.fixture
@@ -238,6 +238,7 @@ def test_a_failed_batch_of_a_sink_that_may_lag_is_undone_before_its_tasks_run_ag
     assert 0 in gate.asked, "of its own generation, since no task was at work"
 
 
+@pytest.mark.usefixtures("short_calls")
 def test_tasks_do_not_run_again_beside_a_sweep_that_would_undo_their_work(
     location: str, threaded: Threaded, gate: Gate
 ) -> None:
@@ -282,6 +283,7 @@ def test_status_tells_of_a_sink_that_hangs_in_its_sweep(
 # -- sinks that may not lag -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("short_calls")
 def test_a_start_whose_sink_hangs_in_recover_fails_when_retry_is_over_and_names_it(
     location: str, threaded: Threaded, gate: Gate
 ) -> None:
@@ -312,6 +314,7 @@ class Opening(PreparingSink):
 
 @pytest.mark.parametrize(("hangs_in", "doing"), [("open", "starting"), ("initialize_state", "restoring its state")])
 @pytest.mark.parametrize("first", [True, False])
+@pytest.mark.usefixtures("short_calls")
 def test_d2_a_start_whose_sink_hangs_before_the_first_row_fails_when_retry_is_over_and_names_it(
     location: str, threaded: Threaded, gate: Gate, endpoint: Endpoint, hangs_in: str, doing: str, first: bool
 ) -> None:
@@ -329,9 +332,8 @@ def test_d2_a_start_whose_sink_hangs_before_the_first_row_fails_when_retry_is_ov
 
 
 def test_one_call_has_half_a_minute_also_where_nothing_is_tried_again(
-    location: str, threaded: Threaded, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    location: str, threaded: Threaded, gate: Gate
 ) -> None:
-    monkeypatch.undo()
     gate.close()
     sink = Opening(Endpoint(), "slow")
     sink.gate, sink.hangs_in = gate, "open"
@@ -372,6 +374,7 @@ def test_d2_status_tells_of_a_sink_that_hangs_in_its_start(
     coordinator.close(5.0)
 
 
+@pytest.mark.usefixtures("short_calls")
 def test_a_batch_whose_sink_hangs_in_recover_fails_when_retry_is_over_and_names_it(
     location: str, threaded: Threaded, gate: Gate
 ) -> None:
@@ -387,6 +390,7 @@ def test_a_batch_whose_sink_hangs_in_recover_fails_when_retry_is_over_and_names_
     assert in_thread(lambda: engine.coordinator.close(0.2, sweep=True))() == ["careful"]
 
 
+@pytest.mark.usefixtures("short_calls")
 def test_a_batch_waits_no_longer_than_retry_for_a_chore_that_hangs(
     location: str, threaded: Threaded, gate: Gate
 ) -> None:
@@ -431,8 +435,8 @@ def test_d2_a_stop_ends_a_batch_that_waits_for_an_endpoint(
 def test_d2_the_end_of_a_run_waits_for_no_last_sweep_and_no_close_that_hangs(
     location: str, threaded: Threaded, gate: Gate, kind: type[Careful], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("_LAST_SWEEP", "_LAST_CLOSE"):
-        monkeypatch.setattr(f"holdfast.checkpoint.coordinator.{name}", 0.2)
+    for name in ("LAST_SWEEP", "LAST_CLOSE"):
+        monkeypatch.setattr(f"holdfast.checkpoint.ending.{name}", 0.2)
     sink, other = careful(kind, gate), careful(Careful, Gate(), "other")
     hanging = threading.Event()
     other.close = lambda: hanging.wait(60) and None  # type: ignore[method-assign,assignment,return-value]

@@ -17,10 +17,9 @@ from holdfast.checkpoint.again import SendAgain
 from holdfast.checkpoint.bad_rows import Letters
 from holdfast.checkpoint.dead import Replays
 from holdfast.checkpoint.delivery import Delivery
-from holdfast.checkpoint.guard import guarded
+from holdfast.checkpoint.ending import Ending
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.loops import Loops, Threads
-from holdfast.checkpoint.maintenance import NeedsMaintenance, maintain
 from holdfast.checkpoint.origin import Ahead, Origin
 from holdfast.checkpoint.phases import Phases
 from holdfast.checkpoint.ports import Batch, EnginePosition, Run, Sink, Tasks
@@ -37,16 +36,12 @@ from holdfast.checkpoint.sweeps import Sweeps
 from holdfast.checkpoint.waiting import Waiting
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Decided, Outcome
-from holdfast.core.recovery import Moment, OwedCommit, complete_through, owed, plan_recovery
+from holdfast.core.recovery import Moment, OwedCommit, complete_through, plan_recovery
 from holdfast.core.retry import Retry
 from holdfast.core.states import Event, State, advance
-from holdfast.errors import FencedError, HoldfastError, LostError, UndeliveredError, first_line
+from holdfast.errors import FencedError, HoldfastError, LostError, UndeliveredError
 
 logger = logging.getLogger("holdfast")
-#: seconds that the end of a run waits for what it undoes, and for a sink to close
-_LAST_SWEEP, _LAST_CLOSE = 4.0, 2.0
-#: Seconds for which a savepoint waits, between two batches, for sinks that are just committing.
-SAVEPOINT_PATIENCE = 5.0
 
 
 class Coordinator:
@@ -102,6 +97,9 @@ class Coordinator:
             idle=self._waiting.idle,
             open_for_work=lambda: self._waiting.noticed is None and bool(self._set.opened),
             over=lambda: self._waiting.hurried,
+        )
+        self._ending = Ending(
+            log, self._set, tasks, loops=self._loops, clock=clock, waiting=self._waiting, sweeps=self._sweeps
         )
         self.run_info: Run | None = None
 
@@ -204,7 +202,7 @@ class Coordinator:
             self._waiting.noticed = error
         self._loops.wake()
         if self._desk is not None and self.failure is None and self.run_info is not None:
-            self._take_savepoints(self._desk)
+            self._ending.take_savepoints(self._desk)
 
     @property
     def pending(self) -> list[OwedCommit]:
@@ -220,28 +218,6 @@ class Coordinator:
         """The engine tells of its state after some checkpoints; statistics, nothing is decided by it."""
         if self.run_info is not None:
             self._story.keyed_state(found)
-
-    def _take_savepoints(self, desk: Desk) -> None:
-        """While no batch is under way; if one is, the next one begins with it."""
-        desk.look()
-        if not desk.waiting or not self._waiting.idle.acquire(blocking=False):
-            return
-        try:
-            desk.serve(self._settle)
-        except HoldfastError as error:
-            self._waiting.noticed = error
-        finally:
-            self._waiting.idle.release()
-
-    def _settle(self) -> bool:
-        """Between two batches: whether every sink has all that is decided, and holds nothing back for later rows."""
-        if self._log.in_doubt or not self.drain(SAVEPOINT_PATIENCE) or self.failure is not None or self.pending:
-            return False
-        for sink in self._sinks:
-            if isinstance(sink, NeedsMaintenance):
-                with guarded(sink, "completing its files for a savepoint"):
-                    maintain(self._log, sink, self._tasks, self._clock(), last=True)
-        return True
 
     # -- the end of a run -------------------------------------------------------------------------------------------
 
@@ -262,50 +238,12 @@ class Coordinator:
         return self._waiting.undelivered()
 
     def finish(self, wait: float) -> list[str]:
-        """The query has ended well: stop the loops, then let sinks complete what they hold back for later rows (F6).
-
-        The names of sinks whose loop did not end in time: the next start does what is left.
-        """
-        deadline = time.monotonic() + wait
-        stuck = self._loops.stop(wait)
-        left = max(0.0, deadline - time.monotonic())
-        if self.failure is None and self._set.opened and self._waiting.idle.acquire(timeout=left):
-            try:
-                # A sink that has not committed a decided checkpoint has a state without its rows: nothing to plan from.
-                free = [s for s in self._sinks if s.name not in stuck and not owed(self._log.facts, s.name)]
-                for sink in free:
-                    if isinstance(sink, NeedsMaintenance):
-                        with guarded(sink, "completing its last files"):
-                            maintain(self._log, sink, self._tasks, self._clock(), last=True)
-            finally:
-                self._waiting.idle.release()
-        return stuck
+        """The query has ended well; the names of sinks whose loop did not end in time."""
+        return self._ending.finish(wait)
 
     def close(self, wait: float, *, sweep: bool = False) -> list[str]:
         """The run is over; every sink is closed but those that are stuck in their endpoint, whose names are given."""
-        stuck = self._loops.stop(wait)
-        try:
-            if sweep:
-                self._sweep_leftovers(stuck)
-        finally:
-            stuck = self._loops.stop(0.0)
-            stuck += self._set.close(stuck, self._close_one)
-        return stuck
-
-    def _close_one(self, sink: Sink) -> bool:
-        return self._loops.call(sink.name, sink.close, _LAST_CLOSE, lambda: False)
-
-    def _sweep_leftovers(self, stuck: Sequence[str]) -> None:
-        """The query ended in the middle of a batch: undo what its tasks prepared, where endpoints answer."""
-        if self._log.in_doubt or not self._set.opened or not self._waiting.idle.acquire(timeout=1.0):
-            return
-        try:
-            self._log.ensure_not_fenced()
-            self._sweeps.perform(Moment.FAILED, leave=stuck, patience=_LAST_SWEEP)
-        except HoldfastError as error:
-            logger.info("what the last batch prepared is undone by the next start: %s", first_line(error))
-        finally:
-            self._waiting.idle.release()
+        return self._ending.close(wait, sweep=sweep)
 
     # -- one batch --------------------------------------------------------------------------------------------------
 
@@ -316,7 +254,7 @@ class Coordinator:
         self._repairs.check(checkpoint_id - 1)
         with self._waiting.batch(self._sweeps.blame):
             if self._desk is not None:
-                self._desk.serve(self._settle)
+                self._desk.serve(self._ending.settle)
             if checkpoint_id in self._log.facts.decided:
                 self._replay(checkpoint_id, batch)
             else:

@@ -96,7 +96,8 @@ def checked(make: Callable[P, R]) -> Callable[P, R]:
 
 def check_fields(made: Any) -> None:
     """The same for a dataclass, in its `__post_init__`."""
-    for name, kind in _kinds(type(made)).items():
+    makes: Callable[..., Any] = type(made)
+    for name, kind in _kinds(makes).items():
         check(name, kind, getattr(made, name))
 
 

@@ -151,8 +151,8 @@ class Server:
             return made[0]
 
         def close() -> None:
-            for one in made:
-                one.close()
+            for connection in made:
+                connection.close()
 
         return self._guard.beside(connect, None, close)
 
