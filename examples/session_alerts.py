@@ -157,7 +157,7 @@ def main():
         alerts(clicks, options.gap, options.patience),
         [
             hf.KafkaSink(options.servers, options.target, key="user", value="to_json(struct(*))"),
-            hf.PostgresSink(options.dsn, options.table),
+            hf.PostgresSink(options.dsn, options.table, create=True),
         ],
         name="session-alerts",
         checkpoint_location=options.checkpoint,

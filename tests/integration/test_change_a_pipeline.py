@@ -72,7 +72,7 @@ def test_new_partitions_of_a_topic_are_read_from_their_beginning(spark, tmp_path
         start = hf.StartFrom.earliest()
         rows = hf.read_kafka(
             spark, bootstrap_servers=kafka.bootstrap, topics=[source], group_id="grown", start=start
-        ).selectExpr("long(string(value)) AS id")
+        ).selectExpr("bigint(string(value)) AS id")
         run(rows, hf.SqliteSink(tmp_path / "shop.db", "orders"), tmp_path / "ck")
 
     send(range(5), 0)

@@ -159,7 +159,7 @@ def test_a_kafka_query_is_set_to_other_offsets(spark, tmp_path: Path, kafka, top
             topics=[source],
             group_id="rewound",
             start=hf.StartFrom.earliest(),
-        ).selectExpr("long(string(value)) AS id")
+        ).selectExpr("bigint(string(value)) AS id")
         sink = hf.SqliteSink(tmp_path / "shop.db", "orders")
         writer = hf.write_stream(rows, sink, name="rewound", checkpoint_location=tmp_path / "ck")
         writer.trigger(availableNow=True).start().awaitTermination()

@@ -193,6 +193,12 @@ def test_log_lines_hide_secrets_and_say_pipeline_checkpoint_and_sink() -> None:
     line = json.loads(formatter.format(record))
     assert line["message"] == "commit of checkpoint 7: *** *** cab"
     assert (line["pipeline"], line["checkpoint"], line["sink"], line["level"]) == ("totals", 7, "kafka-out", "warning")
+    told = "over 80 %% after %.1f s: checkpoint %d, sink %s: no answer"
+    record = logging.LogRecord("holdfast", logging.WARNING, "f", 1, told, (1.5, 8, "postgres-orders"), None)
+    line = json.loads(formatter.format(record))
+    assert (line["checkpoint"], line["sink"]) == (8, "postgres-orders")
+    record = logging.LogRecord("holdfast", logging.INFO, "f", 1, "a sink is away", (), None)
+    assert "sink" not in json.loads(formatter.format(record))
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

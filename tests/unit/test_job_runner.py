@@ -157,6 +157,22 @@ def test_a_signal_ends_it_after_the_current_checkpoint(number: int) -> None:
     assert query.stops == [False]
 
 
+@pytest.mark.parametrize("broken", [True, False], ids=["and Spark is gone", "and Spark is not"])
+def test_a_signal_before_the_start_is_the_end_and_no_error_of_the_job(broken: bool) -> None:
+    query, said = FakeQuery("runs"), Said()
+
+    def session() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+        if broken:
+            raise OSError("Error while sending or receiving")
+
+    job = FakeJob(query)
+    job.session = session  # type: ignore[method-assign]
+    assert Runner(job, said).run() == 0
+    assert said.lines == ["stopped before the query was started"] and not said.running.is_set()
+
+
 def test_a_second_signal_ends_it_at_once() -> None:
     query, said = FakeQuery("runs"), Said()
     send_when_running(said, signal.SIGTERM, signal.SIGTERM)
