@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import time
@@ -39,6 +40,15 @@ def test_an_archive_that_is_there_is_used(archive: Path) -> None:
     os.utime(archive, (1, 1))
     assert options({}).endswith(f" -XX:SharedArchiveFile={archive}")
     assert archive.stat().st_mtime > time.time() - 60, "it is in use, so nobody removes it"
+
+
+def test_a_folder_may_have_a_blank_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "my cache"))
+    archive = location()
+    assert archive is not None
+    archive.parent.mkdir(parents=True)
+    archive.touch()
+    assert shlex.split(options({}))[-1] == f"-XX:SharedArchiveFile={archive}"
 
 
 @pytest.mark.parametrize("given", ["-XX:SharedArchiveFile=/my.jsa", "-Xshare:off", "-XX:ArchiveClassesAtExit=/x"])
