@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -10,7 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from holdfast.cli.app import app
 from holdfast.errors import ConfigError
 from holdfast.spark import class_archive
 from holdfast.spark.class_archive import JAVA_OPTIONS, SETTING, location, options
@@ -99,6 +102,24 @@ def test_only_one_process_makes_it_beside(monkeypatch: pytest.MonkeyPatch) -> No
     os.utime(archive.with_suffix(".making"), (1, 1))  # whoever began it was killed
     options({SETTING: "make"})
     assert len(started) == 2
+
+
+def test_prepare_tells_where_it_is_and_makes_it_once(archive: Path) -> None:
+    archive.write_bytes(b"x" * 2048)
+    done = CliRunner().invoke(app, ["prepare", "--json"])
+    assert done.exit_code == 0 and json.loads(done.stdout) == {"archive": str(archive), "bytes": 2048, "jars": []}
+
+
+def test_prepare_says_why_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Java's own reason, and nothing half made is left."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho no Java today >&2\nexit 1\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    done = CliRunner().invoke(app, ["prepare"])
+    assert done.exit_code == 1 and "kept no archive of Spark's classes" in done.stderr
+    assert list((tmp_path / "classes").iterdir()) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive" * 1000])
