@@ -5,13 +5,13 @@ BIN := .venv/bin
 # Spark runs on the Java that setup found, whatever PATH says.
 RUN = JAVA_HOME="$$(cat .venv/java-home)" $(BIN)
 
-.PHONY: help setup demo lint test docs architecture contracts tables explore compat postgres-versions dist-check walk matrix cluster s3 doors mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files bench-routes bench-state clean
+.PHONY: help setup demo lint test docs architecture contracts tables explore compat postgres-versions dist-check walk matrix cluster s3 doors mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files bench-routes bench-state bench-scale profile clean
 
 help:  ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/\1|\2/' | \
 	  while IFS='|' read -r target text; do printf '  make %-16s %s\n' "$$target" "$$text"; done
 
-setup:  ## .venv with pinned packages, and a Java for Spark; nothing to do the second time
+setup:  ## .venv with pinned packages, a Java for Spark, and an archive of its classes; nothing to do the second time
 	@scripts/setup.sh
 
 demo: setup  ## kill a streaming job again and again, and see every row arrive once; DASHBOARD=1 to watch it in the browser
@@ -107,6 +107,12 @@ bench-postgres: setup  ## PostgresSink against Spark's own JDBC writer
 
 bench-kafka: setup  ## Kafka to Kafka against Spark's own sink, Flink's and bare librdkafka; fetches Flink (330 MB) once
 	@$(RUN)/python -m bench.kafka
+
+bench-scale: setup  ## what the driver does for a checkpoint, by subtasks, sinks, store and backlog
+	@$(RUN)/python -m bench.scale
+
+profile: setup  ## where the CPU of a steady Kafka to Kafka query goes, JVM and workers, as a table
+	@$(RUN)/python -m bench.profile
 
 clean:  ## remove what tools left behind, but not .venv
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist build site bench/results/details

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import errors
-from holdfast.spark import checkpoint_files, class_archive
+from holdfast.spark import checkpoint_files, class_archive, warm
 from holdfast.spark.session import _sockets
 
 pytestmark = pytest.mark.spark
@@ -120,6 +120,14 @@ def test_java_is_told_of_the_archive_of_classes_where_there_is_one(spark: SparkS
     archive = class_archive.location()
     assert archive is not None
     assert (f"-XX:SharedArchiveFile={archive}" in list(arguments)) == archive.exists()
+
+
+def test_workers_are_started_once_beside_the_caller(spark: SparkSession, monkeypatch) -> None:
+    monkeypatch.setattr(warm, "_warmed", set())
+    thread = warm.warm_workers(spark.sparkContext)
+    assert thread is not None
+    thread.join(60)
+    assert not thread.is_alive() and warm.warm_workers(spark.sparkContext) is None
 
 
 class TestSparksOwnCheckpointFiles:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import shutil
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from holdfast.cli.app import app
 from holdfast.errors import ConfigError
 from holdfast.spark import class_archive
 from holdfast.spark.class_archive import JAVA_OPTIONS, SETTING, location, options
@@ -39,6 +43,15 @@ def test_an_archive_that_is_there_is_used(archive: Path) -> None:
     os.utime(archive, (1, 1))
     assert options({}).endswith(f" -XX:SharedArchiveFile={archive}")
     assert archive.stat().st_mtime > time.time() - 60, "it is in use, so nobody removes it"
+
+
+def test_a_folder_may_have_a_blank_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "my cache"))
+    archive = location()
+    assert archive is not None
+    archive.parent.mkdir(parents=True)
+    archive.touch()
+    assert shlex.split(options({}))[-1] == f"-XX:SharedArchiveFile={archive}"
 
 
 @pytest.mark.parametrize("given", ["-XX:SharedArchiveFile=/my.jsa", "-Xshare:off", "-XX:ArchiveClassesAtExit=/x"])
@@ -89,6 +102,24 @@ def test_only_one_process_makes_it_beside(monkeypatch: pytest.MonkeyPatch) -> No
     os.utime(archive.with_suffix(".making"), (1, 1))  # whoever began it was killed
     options({SETTING: "make"})
     assert len(started) == 2
+
+
+def test_prepare_tells_where_it_is_and_makes_it_once(archive: Path) -> None:
+    archive.write_bytes(b"x" * 2048)
+    done = CliRunner().invoke(app, ["prepare", "--json"])
+    assert done.exit_code == 0 and json.loads(done.stdout) == {"archive": str(archive), "bytes": 2048, "jars": []}
+
+
+def test_prepare_says_why_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Java's own reason, and nothing half made is left."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho no Java today >&2\nexit 1\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    done = CliRunner().invoke(app, ["prepare"])
+    assert done.exit_code == 1 and "kept no archive of Spark's classes" in done.stderr
+    assert list((tmp_path / "classes").iterdir()) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive" * 1000])

@@ -28,7 +28,7 @@ _CLASSES = tuple(
 )
 #: Set by hf.session: other sessions are left as they are.
 OURS = "spark.holdfast.session"
-_one_start = threading.Lock()
+_one_start = threading.RLock()
 
 
 @contextmanager

@@ -76,7 +76,8 @@ def options(settings: Mapping[str, str]) -> str:
         return ""
     with contextlib.suppress(PermissionError):
         os.utime(archive)  # it is in use; whoever may not say so uses somebody else's
-    return f"{_QUIET} -XX:SharedArchiveFile={archive}"
+    option = f"-XX:SharedArchiveFile={archive}"
+    return f'{_QUIET} "{option}"' if " " in option else f"{_QUIET} {option}"
 
 
 def make() -> Path:

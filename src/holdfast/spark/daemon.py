@@ -15,8 +15,8 @@ import os
 import sys
 from pathlib import Path
 
-#: What the tasks of every pipeline import.
-ALWAYS = ("pyspark.worker", "numpy", "pyarrow", "holdfast.spark.tasks")
+#: What the tasks of every pipeline import; pandas since pyarrow does when it makes its first value from Python.
+ALWAYS = ("pyspark.worker", "numpy", "pandas", "pyarrow", "holdfast.spark.tasks")
 #: More, with commas between; hf.session sets it.
 VARIABLE = "HOLDFAST_PRELOAD"
 #: One of Arrow's three kinds of memory starts a thread when it is loaded, used or not. It is not used unless asked for.
