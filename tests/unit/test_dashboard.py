@@ -233,7 +233,18 @@ def test_a_damaged_record_is_an_error_text(tmp: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["{", "[]", '{"checkpoint_id": "x"}', '{"checkpoint_id":9,"durations":{"a":"b"}}', "7"]
+    "line",
+    [
+        "{",
+        "[]",
+        '{"checkpoint_id": "x"}',
+        '{"checkpoint_id":9,"durations":{"a":"b"}}',
+        "7",
+        '{"checkpoint_id":9,"status":"complete","sinks":{"a":{"rows":"many"}}}',
+        '{"checkpoint_id":9,"status":"complete","parts":[7]}',
+        '{"checkpoint_id":9,"status":"complete","parts":[{"rows":"many"}]}',
+        '{"checkpoint_id":9,"status":"complete","state":{"rows":"many"}}',
+    ],
 )
 def test_a_damaged_history_is_an_error_text(tmp: Path, line: str) -> None:
     scene = scenes.Scene(tmp, "orders", back=60)
