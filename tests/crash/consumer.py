@@ -22,8 +22,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 #: seconds between two looks at the group
 LOOK = 0.2
-#: what a broker that comes back answers for a while: no leader, no coordinator, another leader epoch
-_MOVING = (3, 5, 6, 9, 14, 15, 16, 74, 75)
+#: what a broker that comes back answers for a while: no leader, no coordinator, another leader epoch, no high watermark
+_MOVING = (3, 5, 6, 9, 14, 15, 16, 74, 75, 78)
 #: longer than a broker needs to come back
 PATIENCE = 60.0
 

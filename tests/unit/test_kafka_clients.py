@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,9 +29,10 @@ from holdfast.connectors.kafka.sink import target
 from holdfast.connectors.kafka.sink.options import KafkaSink
 from holdfast.connectors.kafka.sink.rows import check_rows
 from holdfast.connectors.kafka.sink.two_phase import TwoPhase
+from holdfast.connectors.kafka.source import start
 from holdfast.core.model import Outcome
 from holdfast.core.naming import Task
-from holdfast.errors import ConfigError, HoldfastError, RowError, SinkError, permanent
+from holdfast.errors import ConfigError, HoldfastError, RowError, SinkError, SourceError, permanent
 
 NOWHERE = "127.0.0.1:1"
 
@@ -332,3 +334,29 @@ def test_an_answer_that_was_lost_is_asked_for_again_and_the_others_are_not() -> 
     client._connected = lambda _deadline: SimpleNamespace(run=lambda function: asyncio.run(function()))
     assert client.end([TransactionRef(name, 1, 1) for name in "abc"], commit=True) == [0, 0, 0]
     assert sent == ["a", "b", "c", "b", "c"]
+
+
+def test_d9_a_leader_that_is_new_is_asked_again_where_its_partitions_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    from confluent_kafka import KafkaError, KafkaException
+
+    monkeypatch.setattr(start, "_PAUSE", 0.0)
+    answers = [KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, None]
+
+    def list_offsets(asked: Any, **_: Any) -> dict[Any, Future[Any]]:
+        future: Future[Any] = Future()
+        code = answers.pop(0)
+        if code is None:
+            future.set_result(SimpleNamespace(offset=7))
+        else:
+            future.set_exception(KafkaException(KafkaError(code)))
+        return dict.fromkeys(asked, future)
+
+    client: Any = SimpleNamespace(list_offsets=list_offsets)
+    assert list(start._ends(client, {"t": {0: 0}}, None).values()) == [7]
+    answers[:] = [KafkaError.TOPIC_AUTHORIZATION_FAILED]
+    with pytest.raises(SourceError, match="begin and end"):
+        start._ends(client, {"t": {0: 0}}, None)
+    monkeypatch.setattr(start, "TIMEOUT", 0.0)
+    answers[:] = [KafkaError.OFFSET_NOT_AVAILABLE]
+    with pytest.raises(SourceError, match="begin and end"):
+        start._ends(client, {"t": {0: 0}}, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ FALLBACKS = ("earliest", "latest", "error")
 TIMEOUT = 30.0
 Offsets = dict[str, dict[int, int]]
 EARLIEST, LATEST = -2, -1
+#: A partition's leader is being chosen, or is new and does not know yet how far its followers are: it soon answers.
+_LEADER_MOVES = (5, 6, 74, 75, 78)
+_PAUSE = 0.2
 
 
 @dataclass(frozen=True)
@@ -163,14 +167,19 @@ def _ends(client: AdminClient, offsets: Mapping[str, Mapping[int, int]], spec: A
     from confluent_kafka import KafkaException, TopicPartition
 
     asked = {TopicPartition(topic, number): spec for topic, numbers in offsets.items() for number in numbers}
-    answers = client.list_offsets(asked, request_timeout=TIMEOUT)
-    try:
-        return {partition: future.result().offset for partition, future in answers.items()}
-    except KafkaException as error:
-        raise SourceError(
-            f"Kafka cannot tell where the partitions of {', '.join(offsets)} begin and end: {error.args[0].str()}; "
-            "check that the brokers run, and start again"
-        ) from error
+    until = time.monotonic() + TIMEOUT
+    while True:
+        answers = client.list_offsets(asked, request_timeout=TIMEOUT)
+        try:
+            return {partition: future.result().offset for partition, future in answers.items()}
+        except KafkaException as error:
+            if error.args[0].code() in _LEADER_MOVES and time.monotonic() < until:
+                time.sleep(_PAUSE)
+                continue
+            raise SourceError(
+                f"Kafka cannot tell where the partitions of {', '.join(offsets)} begin and end: "
+                f"{error.args[0].str()}; check that the brokers run, and start again"
+            ) from error
 
 
 def _at_timestamp(client: AdminClient, partitions: Mapping[str, list[int]], timestamp: int) -> Offsets:
