@@ -26,6 +26,7 @@ from tests.integration.test_kafka_sink import consume
 from tests.servers.cassandra import CassandraServer
 from tests.servers.kafka import KafkaBroker
 from tests.servers.postgres import PostgresServer, execute
+from tests.servers.receivers import Receiver, attributes
 
 pytestmark = pytest.mark.spark
 JOBS = Path(__file__).parents[2] / "examples" / "jobs"
@@ -64,13 +65,27 @@ def read(file: Path) -> object:
 
 
 @pytest.mark.contract("R1", "R3")
-def test_sqlite_and_its_metrics(spark: SparkSession, data: Path) -> None:
+def test_sqlite_its_metrics_lineage_and_traces(spark: SparkSession, data: Path) -> None:
     serving = hf.metrics(0)
-    try:
-        run("sqlite")
-        text = urllib.request.urlopen(serving.url, timeout=30).read().decode()
-    finally:
-        serving.close()
+    with Receiver() as receiver:
+        watching = [hf.lineage(receiver.url), hf.traces(receiver.url)]
+        try:
+            run("sqlite")
+            text = urllib.request.urlopen(serving.url, timeout=30).read().decode()
+        finally:
+            serving.close()
+            for one in watching:
+                one.close()
+        events, spans = receiver.events(), [s for s in receiver.spans() if s.name == "holdfast.checkpoint"]
+    # Two runs, the second with nothing to do.
+    assert [e["eventType"] for e in events if e["eventType"] != "RUNNING"] == ["START", "COMPLETE"] * 2
+    told = [e for e in events if e["eventType"] == "RUNNING"]
+    assert {i["name"] for e in told for i in e["inputs"]} == {str(data / "incoming")}
+    written = [o for e in told for o in e["outputs"]]
+    assert {(o["namespace"], o["name"]) for o in written} == {("file", f"{data}/shop.db/orders")}
+    assert sum(o["outputFacets"]["outputStatistics"]["rowCount"] for o in written) == len(ROWS)
+    assert sum(attributes(span)["holdfast.rows"] for span in spans) == len(ROWS)
+    assert all(attributes(span)["spark.run_id"] for span in spans)
     assert ids(data / "shop.db") == list(range(20))
     assert 'holdfast_health{pipeline="orders-sqlite"} 0.0' in text
     assert 'holdfast_rows_total{pipeline="orders-sqlite",sink="sqlite-orders"} 20.0' in text

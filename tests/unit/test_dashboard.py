@@ -233,7 +233,18 @@ def test_a_damaged_record_is_an_error_text(tmp: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["{", "[]", '{"checkpoint_id": "x"}', '{"checkpoint_id":9,"durations":{"a":"b"}}', "7"]
+    "line",
+    [
+        "{",
+        "[]",
+        '{"checkpoint_id": "x"}',
+        '{"checkpoint_id":9,"durations":{"a":"b"}}',
+        "7",
+        '{"checkpoint_id":9,"status":"complete","sinks":{"a":{"rows":"many"}}}',
+        '{"checkpoint_id":9,"status":"complete","parts":[7]}',
+        '{"checkpoint_id":9,"status":"complete","parts":[{"rows":"many"}]}',
+        '{"checkpoint_id":9,"status":"complete","state":{"rows":"many"}}',
+    ],
 )
 def test_a_damaged_history_is_an_error_text(tmp: Path, line: str) -> None:
     scene = scenes.Scene(tmp, "orders", back=60)
@@ -285,8 +296,8 @@ def test_script_in_every_name_and_text_is_shown_as_text(tmp: Path) -> None:
         answer = browser.get(path)
         assert answer.status_code == 200, (path, answer.text)
         assert "&lt;img" in answer.text or path.endswith(("/transactions", "/summary")), path
-        # Two scripts of ours, by address, and none of theirs; no picture at all.
-        assert answer.text.count("<script") == 2, path
+        # Scripts of ours, by address (that of the plots where there are some), and none of theirs; no picture at all.
+        assert answer.text.count("<script") == (3 if path == f"/p/{slug}" else 2), path
         assert "<img" not in answer.text, path
         assert "{{7*7}}" in answer.text or "&lt;img" not in answer.text, path
 

@@ -64,6 +64,7 @@ class CheckpointStats:
 _FLAG = "restored"
 #: in a line of its own: the pipeline went back to this checkpoint, for this reason
 _WENT_BACK = "went_back"
+_NUMBERS = ("rows", "bytes", "subtasks", "subtask")
 #: what a line of a segment may say
 _TYPES: dict[str, Any] = {
     "checkpoint_id": int,
@@ -215,14 +216,26 @@ def _checked(entry: dict[str, Any]) -> dict[str, Any]:
     wrong = [k for k, v in entry.items() if not isinstance(v, _TYPES[k]) or isinstance(v, bool) != (k == _FLAG)]
     if "checkpoint_id" not in entry:
         wrong.append("checkpoint_id")
-    wrong = wrong or [
-        name
-        for name, kind in (("durations", int | float), ("sinks", dict))
-        if any(not isinstance(inner, kind) for inner in entry.get(name, {}).values())
-    ]
+    wrong = wrong or _wrong_inside(entry)
     if wrong:
         raise ValueError(f"its field {wrong[0]!r} is missing or wrong")
     return entry
+
+
+def _wrong_inside(entry: Mapping[str, Any]) -> list[str]:
+    if any(not isinstance(seconds, int | float) for seconds in entry.get("durations", {}).values()):
+        return ["durations"]
+    told = {
+        "sinks": entry.get("sinks", {}).values(),
+        "parts": entry.get("parts", ()),
+        "state": (entry.get("state", {}),),
+    }
+    return [name for name, parts in told.items() if not all(map(_counted, parts))]
+
+
+def _counted(part: Any) -> bool:
+    """Whether it is an object whose numbers are numbers."""
+    return isinstance(part, dict) and all(isinstance(part.get(name, 0), int) for name in _NUMBERS)
 
 
 def stats_of(merged: Mapping[int, Mapping[str, Any]]) -> list[CheckpointStats]:

@@ -41,7 +41,7 @@ def lineage(
         from openlineage.client.transport.http import ApiKeyTokenProvider, HttpConfig, HttpTransport
     except ImportError as error:
         raise MissingExtraError("lineage needs one more package: pip install 'holdfast[openlineage]'") from error
-    settings: dict[str, Any] = {"url": url, "timeout": timeout, "retry": {"total": 1}}
+    settings: dict[str, Any] = {"url": url, "timeout": timeout, "retry": {"total": 0}}
     if api_key is not None:
         settings["auth"] = ApiKeyTokenProvider({"apiKey": api_key})
     transport = HttpTransport(HttpConfig(**settings))
