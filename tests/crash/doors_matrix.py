@@ -1,6 +1,6 @@
 """`make doors`: the points of the fault matrix through `format("holdfast")`, on real drivers, one line a case.
 
-`python -m tests.crash.doors_matrix [WORD]` runs those whose name holds the word. `make test` runs the points against the
+`python -m tests.crash.doors_matrix [WORD]` runs those whose name holds it. `make test` runs the points against the
 process alone (tests/unit/test_door_process.py) and a few pipelines whole (tests/crash/test_doors.py).
 """
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from holdfast.core.version import __version__
 from holdfast.cli.check import check
 from holdfast.cli.dashboard import dashboard
 from holdfast.cli.dead_letters import app as dead_letters
@@ -28,6 +27,7 @@ from holdfast.cli.state import state
 from holdfast.cli.status import status
 from holdfast.cli.transactions import app as transactions
 from holdfast.cli.watch import watch
+from holdfast.core.version import __version__
 
 _UsageError: Any = typer.BadParameter.__base__
 
