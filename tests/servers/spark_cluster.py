@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyspark
 
-from tests import class_archive
+from holdfast.spark import class_archive
 from tests.crash.processes import ancestors, command_of, descendants, kill_all, state_of, wait_for
 
 HOME = Path(pyspark.__file__).parent
