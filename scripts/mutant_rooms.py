@@ -236,9 +236,16 @@ TAKEN_OVER = (
     mutant(
         "take-over: what others prepared in a folder stays",
         "connectors/files/sink.py",
-        "set_others_aside(self.name, folder, self.run.lineage, keep)",
+        "self._others = set_others_aside(self.name, folder, self.run, keep, self._others)",
         "pass",
         FILES,
+        FILES_AFTER,
+    ),
+    mutant(
+        "take-over: the second sweep forgets how far others got",
+        "connectors/files/starting.py",
+        "marks = read_marks(folder, LEDGER, ASIDE)",
+        "marks = read_marks(folder, LEDGER)",
         FILES_AFTER,
     ),
     mutant(

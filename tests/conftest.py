@@ -1,21 +1,21 @@
-"""For all tests: Spark starts from kept classes, where `make test` or `python -m tests.prepare` kept them; servers
-that several kinds of tests use."""
+"""For all tests: how Spark is started; servers that several kinds of tests use."""
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from tests import class_archive
 from tests.servers.cassandra import CassandraServer
 from tests.servers.kafka import KafkaBroker
 from tests.servers.kafka_cluster import KafkaCluster
+from tests.servers.postgres import PostgresServer
+from tests.servers.spark_cluster import SparkCluster
 
-class_archive.use()
 # Examples and the demo start their own Spark, and no test runs one for so long that the second compiler pays.
-class_archive.add_option("-XX:TieredStopAtLevel=1")
+os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -XX:TieredStopAtLevel=1".strip()
 
 # The same examples in every run, so that nothing is red by chance; `make explore` (tests/explore.py) draws new ones.
 # Neither fails because a machine is busy.
@@ -23,7 +23,7 @@ settings.register_profile("repeat", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile("repeat")
 
-SERVERS = ("cassandra", "kafka_cluster", "kafka", "postgres", "spark")
+SERVERS = ("spark_cluster", "cassandra", "kafka_cluster", "kafka", "postgres", "spark")
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in a hook of its own
@@ -71,3 +71,23 @@ def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaClu
     cluster.start()
     yield cluster
     cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A real server, with prepared transactions; each test makes a database of its own."""
+    server = PostgresServer(fsync="off")  # no test cuts the power
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """A real Spark cluster: a master, two workers with a core each."""
+    cluster = SparkCluster(Path(tmp_path_factory.mktemp("spark-cluster")))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()

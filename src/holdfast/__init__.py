@@ -7,6 +7,8 @@ only what its task needs.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from holdfast.checkpoint.history import CheckpointStats, checkpoints
     from holdfast.checkpoint.ports import Run, Tasks
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from holdfast.telemetry.opentelemetry import traces
     from holdfast.telemetry.serve import metrics
 
-__version__ = "0.1.0"
 __all__ = [
     "CassandraCheckpointCommitter",
     "CassandraSink",

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.postgres import PostgresServer
-
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -31,11 +29,3 @@ def http_endpoint():
 @pytest.fixture
 def upsert_endpoint():
     return load("upsert_endpoint")
-
-
-@pytest.fixture(scope="session")
-def postgres():
-    server = PostgresServer(fsync="off")  # no test cuts the power
-    server.start()
-    yield server
-    server.close()

@@ -7,11 +7,21 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.crash import endpoint_scenarios, kafka_scenarios, routes_scenarios, scenarios, stores_scenarios
+from tests.crash import (
+    cluster_scenarios,
+    endpoint_scenarios,
+    kafka_scenarios,
+    routes_scenarios,
+    s3_scenarios,
+    scenarios,
+    stores_scenarios,
+)
 from tests.crash.harness import Work
 from tests.crash.kafka_work import MODES, KafkaWork
+from tests.crash.s3_work import S3Work
 from tests.crash.scenarios import Case
 from tests.crash.stores_work import STORES, StoresWork
+from tests.crash.three_work import Three
 
 SINKS = (
     *scenarios.SINKS,
@@ -27,6 +37,13 @@ CASES = [
     *endpoint_scenarios.CASES,
     *routes_scenarios.CASES,
 ]
+CLUSTER, S3 = cluster_scenarios.CASES, s3_scenarios.CASES
+#: command -> its cases, and their sinks: `make matrix`, `make cluster` (on a Spark cluster), `make s3` (in a bucket)
+SUITES: dict[str, tuple[list[Case], tuple[str, ...]]] = {
+    "matrix": (CASES, SINKS),
+    "cluster": (CLUSTER, cluster_scenarios.SINKS),
+    "s3": (S3, s3_scenarios.SINKS),
+}
 #: The points at which a server is killed or its disk exchanged; they have one of their own.
 SERVER_KILLED = (14, 17)
 
@@ -35,12 +52,24 @@ SERVER_KILLED = (14, 17)
 def work_for(case: Case, folder: Path, server: Callable[[str, bool], Any]) -> Iterator[Work]:
     """A folder for the case; `server` gives the one of a name ("kafka") to share, or one that may be killed."""
     mortal = case.point in SERVER_KILLED
+    with _work(case, folder, lambda name: server(name, mortal)) as work:
+        if case.point == cluster_scenarios.POINT:
+            work.spark_cluster = server("spark_cluster", False)
+        yield work
+
+
+@contextmanager
+def _work(case: Case, folder: Path, server: Callable[[str], Any]) -> Iterator[Work]:
     if case.sink in MODES:
-        broker = server("kafka_cluster", False) if case.sink == "kafka-three" else server("kafka", mortal)
+        broker = server("kafka_cluster" if case.sink == "kafka-three" else "kafka")
         with closing(KafkaWork(folder, case.sink, broker)) as kafka_work:
             yield kafka_work
+    elif case.sink in s3_scenarios.SINKS:
+        sink, _, store = case.sink.rpartition("-")
+        yield S3Work(folder, sink, server(store))
     elif case.sink in STORES:
-        with closing(StoresWork(folder, case.sink, lambda name: server(name, mortal))) as stores_work:
+        kind = Three if case.sink == "three" else StoresWork
+        with closing(kind(folder, case.sink, server)) as stores_work:
             yield stores_work
     elif case.sink in routes_scenarios.SINKS:
         yield routes_scenarios.RoutesWork(folder, case.sink)

@@ -21,15 +21,6 @@ def mortal_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBrok
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """A server with prepared transactions; each test makes a database of its own."""
-    server = PostgresServer(fsync="off")  # no test cuts the power
-    server.start()
-    yield server
-    server.close()
-
-
-@pytest.fixture(scope="session")
 def mortal_postgres() -> Iterator[PostgresServer]:
     """One that tests kill and restart."""
     server = PostgresServer(fsync="off")

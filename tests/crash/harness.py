@@ -20,6 +20,8 @@ from holdfast.core import faults
 from holdfast.testing.audit import AuditReport, audit
 from tests.crash import warm
 from tests.crash.processes import Driver, end, wait_for
+from tests.servers import spark_cluster
+from tests.servers.spark_cluster import SparkCluster
 
 ROOT = Path(__file__).parents[2]
 FILES, ROWS = 3, 200
@@ -46,6 +48,8 @@ class Work:
     checkpoints = FILES
     #: the program that is run
     module = "tests.crash.job"
+    #: where the drivers' tasks run; None: in the driver's own process
+    spark_cluster: SparkCluster | None = None
 
     def __init__(self, folder: Path, sink: str) -> None:
         self.folder, self.sink = folder, sink
@@ -83,6 +87,9 @@ class Work:
         env.pop(faults.VARIABLE, None)
         if fault:
             env[faults.VARIABLE] = self._armed[self.runs] = fault
+        if self.spark_cluster is not None:
+            told = spark_cluster.conf(env, ("PYTHONPATH", faults.VARIABLE, faults.ONCE), self.folder)
+            spec |= {"master": self.spark_cluster.url, "conf": {**told, **spec.get("conf", {})}}
         command, path = [sys.executable, "-m", self.module], self.folder / f"run-{self.runs}.log"
         if warm.POOL is not None and self.module == Work.module and not {"conf", "master"} & set(spec):
             kind = "kafka" if self.sink.startswith("kafka") else "plain"
@@ -142,6 +149,14 @@ class Work:
     def fired(self, run: int | None = None) -> set[str]:
         """The fault points that a run came to, the last one by default."""
         return {path.name for path in (self.folder / f"once-{run or self.runs}").iterdir()} - {"begin"}
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """What happened on the cluster so far, of one kind (`SparkListener...`), over all runs."""
+        files = (self.folder / "events").iterdir()
+        lines = [line for file in files for line in file.read_text().splitlines(keepends=True)]
+        # The last line of a driver that runs or was killed may be a part of one.
+        found = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [event for event in found if event["Event"] == f"SparkListener{kind}"]
 
     def inside(self, fault: str) -> set[str]:
         """The other points that the driver was inside of when this fault fired in the last run."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 import holdfast as hf
 from holdfast.core import faults
+from tests.crash import late
 from tests.spark_conf import FAST
 
 SCHEMA = "id long, word string, at timestamp"
@@ -119,11 +120,13 @@ def run(spec: dict[str, Any]) -> None:
         frame = counts.select(f.col("window.start").cast("string").alias("start"), "word", "n", "total")
         upsert = {"mode": "upsert", "key": ["start", "word"]} if mode != "append" else {}
         sinks = [hf.SqliteSink(f"{work}/out.db", "orders", **upsert)]
+    if spec.get("late"):
+        sinks = late.around(sinks)
     writer = hf.write_stream(
         frame,
         sinks,
         name=spec.get("name", "crash-test"),
-        checkpoint_location=f"{work}/checkpoint",
+        checkpoint_location=spec.get("checkpoint", f"{work}/checkpoint"),
         take_over=spec.get("take_over", False),
         retry=hf.Retry(for_=spec["retry"]) if "retry" in spec else None,
         drain_timeout=spec.get("drain_timeout", 60.0),

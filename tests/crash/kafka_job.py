@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import signal
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,8 +12,8 @@ import holdfast as hf
 from holdfast.connectors.kafka.sink import write_ahead
 from holdfast.connectors.kafka.sink.options import KafkaSink
 from holdfast.connectors.kafka.sink.two_phase import TwoPhase
-from holdfast.core import faults
 from holdfast.core.naming import Task
+from tests.crash.late import sleep_once
 
 TOGETHER = write_ahead.MAX_TRANSACTION_BYTES
 
@@ -32,24 +29,13 @@ class Troubled(KafkaSink):
     def begin(self, task: Task) -> Any:
         """See KafkaSink."""
         if self.sleepy:
-            _sleep_once()
+            sleep_once()
         way = self._chosen
         if self.late_ms and task.subtask >= self.late_from and isinstance(way, TwoPhase):
             target = way._target
             config = {**target.config, "transaction.timeout.ms": self.late_ms}
             way = TwoPhase(dataclasses.replace(target, config=config))
         return way.begin(task)
-
-
-def _sleep_once() -> None:
-    """Pause one task of all until somebody continues it, out of reach of whoever ends its executor."""
-    try:
-        with Path(os.environ[faults.ONCE], "begin").open("x") as file:
-            file.write(str(os.getpid()))
-    except FileExistsError:
-        return
-    os.setsid()
-    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def read(spark: SparkSession, spec: Mapping[str, Any]) -> DataFrame:

@@ -1,4 +1,5 @@
-"""`make matrix`: run every case of the fault matrix on real processes and print the table.
+"""`make matrix`: run every case of the fault matrix on real processes and print the table; `make cluster` and
+`make s3` are suites of their own.
 
 All cases take hours. With `--results FILE` each case adds a line of JSON to the file when it ends (its outcome, the
 seconds it took, the commit it ran on), and a case that the file says has passed is not run again: a run that was cut
@@ -24,15 +25,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests import class_archive
-from tests.crash import warm
-from tests.crash.cases import CASES, SERVER_KILLED, SINKS, work_for
+from tests.crash import cluster_scenarios, warm
+from tests.crash.cases import SERVER_KILLED, SUITES, work_for
 from tests.crash.harness import ROOT
 from tests.crash.scenarios import Case
 from tests.servers.cassandra import CassandraServer
 from tests.servers.kafka import KafkaBroker
 from tests.servers.kafka_cluster import KafkaCluster
 from tests.servers.postgres import PostgresServer
+from tests.servers.s3_stores import Moto, Versity
+from tests.servers.spark_cluster import SparkCluster
 
 
 class Servers:
@@ -54,12 +56,19 @@ class Servers:
     def _make(self, name: str, folder: Path) -> Any:
         if name == "postgres":
             return PostgresServer(fsync="off")  # no case cuts the power
-        made: dict[str, Any] = {"kafka": KafkaBroker, "kafka_cluster": KafkaCluster, "cassandra": CassandraServer}
+        made: dict[str, Any] = {
+            "kafka": KafkaBroker,
+            "kafka_cluster": KafkaCluster,
+            "cassandra": CassandraServer,
+            "spark_cluster": SparkCluster,
+            "moto": Moto,
+            "versity": Versity,
+        }
         return made[name](folder)
 
     def stop_mortal(self) -> None:
         """After a case that killed one and failed: nobody knows how it is, so the next case gets a new one."""
-        for name, mortal in [key for key in self._started if key[1] or key[0] == "kafka_cluster"]:
+        for name, mortal in [key for key in self._started if key[1] or key[0].endswith("_cluster")]:
             self._stop(name, self._started.pop((name, mortal)))
 
     def stop(self) -> None:
@@ -119,7 +128,7 @@ def run(case: Case, servers: Servers, keep: Path | None = None) -> str | None:
                 case.scenario(work)
         except Exception as error:  # noqa: BLE001  whatever it is, the case has failed, and the others want their turn
             known = isinstance(error, AssertionError | subprocess.TimeoutExpired)
-            if case.point in SERVER_KILLED or case.sink == "kafka-three":
+            if case.point in (*SERVER_KILLED, cluster_scenarios.POINT) or case.sink == "kafka-three":
                 servers.stop_mortal()
             if keep:
                 shutil.rmtree(keep, ignore_errors=True)
@@ -138,27 +147,29 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser("python -m tests.crash.matrix", description=__doc__)
     parser.add_argument("part", nargs="?", default="", help="only cases whose id contains this")
-    parser.add_argument("--sinks", default="", help=f"only these, in this order, with commas: {','.join(SINKS)}")
+    parser.add_argument("--sinks", default="", help="only these, in this order, with commas")
     parser.add_argument("--results", type=Path, metavar="FILE", help="note outcomes here; skip what has passed")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no case after so long")
     parser.add_argument("--cold", action="store_true", help="start Spark anew for each run; see tests/crash/warm.py")
+    parser.add_argument("--suite", choices=list(SUITES), default="matrix", help="which cases; the matrix by default")
     parser.add_argument("--list", action="store_true", help="print the ids and what FILE says of them; run nothing")
     options = parser.parse_args(given)
     options.sinks = [sink for sink in options.sinks.split(",") if sink]
-    if unknown := set(options.sinks) - set(SINKS):
-        parser.error(f"no such sinks: {', '.join(sorted(unknown))}; there are {', '.join(SINKS)}")
+    known = SUITES[options.suite][1]
+    if unknown := set(options.sinks) - set(known):
+        parser.error(f"no such sinks: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     return options
 
 
 def main() -> int:
     """Run all, or those that were asked for; print a table; 1 when any failed."""
     options = arguments(sys.argv[1:])
-    cases, results = choose(CASES, options.part, options.sinks), Results(options.results)
+    cases = choose(SUITES[options.suite][0], options.part, options.sinks)
+    results = Results(options.results)
     if options.list:
         for case in cases:
             print(case.id, "passed" if results.passed(case) else "failed" if case.id in results.last else "-")
         return 0
-    class_archive.use()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers and drivers end with it
     with tempfile.TemporaryDirectory(prefix="holdfast-matrix-servers-") as folder:
         servers = Servers(Path(folder))
@@ -202,7 +213,8 @@ def commit_of_source() -> str:
 
 def print_table(cases: list[Case], results: Results) -> None:
     """One row a point, one column a sink, each way with its outcome."""
-    table = Table("point", *SINKS, show_lines=True)
+    sinks = list(dict.fromkeys(case.sink for case in cases))
+    table = Table("point", *sinks, show_lines=True)
     for point, title in sorted({(case.point, case.title) for case in cases}):
         cells = [
             ", ".join(
@@ -210,7 +222,7 @@ def print_table(cases: list[Case], results: Results) -> None:
                 for case in cases
                 if point in case.points and case.sink == sink
             )
-            for sink in SINKS
+            for sink in sinks
         ]
         table.add_row(f"{point} {title}", *cells)
     Console(width=200).print(table)

@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,44 @@ def state_of(process_id: int) -> str | None:
 def parent_of(process_id: int) -> int:
     """The process that started it."""
     return int(Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def command_of(process_id: int) -> str:
+    """Its command line, empty when there is none any more."""
+    try:
+        return Path(f"/proc/{process_id}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def descendants(process_id: int) -> list[int]:
+    """All that it has started and that lives, and what that has started, parents first."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = path.read_text().rpartition(")")[2].split()[:2]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if state not in "ZX":
+            children.setdefault(int(parent), []).append(int(path.parent.name))
+    found = list(children.get(process_id, []))
+    for pid in found:
+        found += children.get(pid, [])
+    return found
+
+
+def ancestors(process_id: int) -> Iterator[int]:
+    """Who started it, and who started that, up to the first process of all."""
+    while process_id > 1:
+        process_id = parent_of(process_id)
+        yield process_id
+
+
+def kill_all(process_ids: Iterable[int]) -> None:
+    """SIGKILL for each that is still there."""
+    for pid in process_ids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def stopped_children(process: Driver) -> list[int]:

@@ -24,6 +24,8 @@ STORES = {
     "postgres-two-phase": ("two-phase",),
     "cassandra": ("cassandra",),
     "stores": ("files", "ledger", "two-phase", "cassandra"),
+    #: see tests.crash.three_work
+    "three": ("kafka", "ledger", "files"),
 }
 
 

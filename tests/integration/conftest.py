@@ -10,8 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.servers.kafka import KafkaBroker
-from tests.servers.postgres import PostgresServer
+from tests.servers.s3_fixtures import bucket, s3_server
 from tests.spark_conf import FAST
+
+__all__ = ["bucket", "s3_server"]
 
 
 @pytest.fixture
@@ -39,12 +41,3 @@ def spark() -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """A real server, with prepared transactions; each test makes a database of its own."""
-    server = PostgresServer(fsync="off")  # no test cuts the power
-    server.start()
-    yield server
-    server.close()

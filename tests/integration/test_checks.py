@@ -181,6 +181,15 @@ class TestSpark:
         assert judge_connector(jar, patch).level is WARNING  # type: ignore[union-attr]
         assert class_origin(spark.sparkContext, "no.such.Class") is None
 
+    def test_spark_packages(self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What executors lack is seen on real ones in tests/cluster."""
+        about = planned(spark, tmp_path, sqlite(tmp_path))
+        one(about, "spark-packages", OK)
+        monkeypatch.setattr(spark.sparkContext, "master", "spark://elsewhere:7077")
+        one(about, "spark-packages", OK)
+        monkeypatch.setattr("holdfast.spark.packages.ALWAYS", ("no_such_module",))
+        one(about, "spark-packages", FATAL, "lack the module 'no_such_module'", "--py-files")
+
     def test_log_shared(self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The proof itself is tested with executors of their own in test_shared.py."""
         about = planned(spark, tmp_path, sqlite(tmp_path))

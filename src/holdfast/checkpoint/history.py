@@ -2,12 +2,14 @@
 
 Entries go to segments `history/<generation>.<n>.jsonl` of at most 100 lines, so that one more checkpoint costs the same
 after a million. A later entry of a checkpoint adds to an earlier one. Nothing is decided by them. Of the newest
-`history_retain` checkpoints all are kept; a segment goes when every checkpoint in it is older.
+`history_retain` checkpoints all are kept; a segment goes when every checkpoint in it is older. A rewind adds a line of
+its own: what older lines say of later checkpoints than the one it went back to is no longer shown.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import threading
 from collections.abc import Container, Mapping, Sequence
@@ -63,6 +65,8 @@ class CheckpointStats:
 
 
 _FLAG = "restored"
+#: in a line of its own: the pipeline went back to this checkpoint, for this reason
+_WENT_BACK = "went_back"
 _NUMBERS = ("rows", "bytes", "subtasks", "subtask")
 #: what a line of a segment may say
 _TYPES: dict[str, Any] = {
@@ -119,6 +123,19 @@ class History:
                 _forget(self._storage, checkpoint_id - self._retain)
 
 
+class Merged(dict[int, dict[str, Any]]):
+    """What the entries of each checkpoint say together; they are added from the newest to the oldest."""
+
+    #: the pipeline went back to this checkpoint: what older entries say of later ones is of another life
+    limit: float = math.inf
+
+
+def note_rewind(storage: Storage, generation: int, to: int) -> None:
+    """The pipeline goes on after this checkpoint: leave the later ones out from now on."""
+    line = {"checkpoint_id": to, "generation": generation, _WENT_BACK: "rewind"}
+    storage.replace(f"history/{generation}.0.jsonl", json.dumps(line, separators=(",", ":")).encode() + b"\n")
+
+
 def segments(storage: Storage) -> list[str]:
     """The files of the history, the oldest first."""
     found = [match for match in map(_SEGMENT_NAME.fullmatch, storage.names("history")) if match]
@@ -157,7 +174,7 @@ def checkpoints(checkpoint_location: AnyPath, *, last: int | None = None) -> lis
 def read_checkpoints(location: str, *, last: int | None = None, largest: int | None = None) -> list[CheckpointStats]:
     """See checkpoints; a file larger than `largest` is an error."""
     storage = open_limited(log_location(location), largest)
-    merged: dict[int, dict[str, Any]] = {}
+    merged = Merged()
     for name in reversed(segments(storage)):
         merge_segment(storage, name, read_segment(storage, name), merged)
         if last is not None and len(merged) > last:
@@ -178,18 +195,21 @@ def read_segment(storage: Storage, name: str) -> bytes:
 
 
 def merge_segment(
-    storage: Storage, name: str, data: bytes, merged: dict[int, dict[str, Any]], *, only: Container[int] | None = None
+    storage: Storage, name: str, data: bytes, merged: Merged, *, only: Container[int] | None = None
 ) -> None:
     """Add what a segment says to what newer ones said, of these checkpoints or of all."""
     for line in reversed(data.splitlines()):
         try:
-            entry = _checked({k: v for k, v in json.loads(line).items() if k in _TYPES})
+            read = json.loads(line)
+            entry = _checked({k: v for k, v in read.items() if k in _TYPES})
         except (ValueError, AttributeError, RecursionError) as error:
             raise RecordError(
                 f"{storage.url}/history/{name} is damaged ({error}); it holds statistics only: move it away"
             ) from error
         number = entry["checkpoint_id"]
-        if only is None or number in only:
+        if _WENT_BACK in read:
+            merged.limit = min(merged.limit, number)
+        elif number <= merged.limit and (only is None or number in only):
             newer = merged.get(number, {})
             merged[number] = entry | newer | _summed(entry, newer)
 

@@ -23,6 +23,8 @@ from holdfast.errors import ConfigError, StorageError, UnsafeStorageError
 _TEMPORARY = ".tmp-"
 #: bytes of a path on Linux, with the NUL at its end
 _PATH_MAX = 4096
+#: file systems of Hadoop's that only Java reaches
+_HADOOP = ("hdfs", "webhdfs", "swebhdfs", "viewfs", "wasb", "wasbs", "har")
 #: seconds after which a temporary file has no writer any more
 _ABANDONED = 3600.0
 
@@ -80,6 +82,13 @@ def open_storage(location: str) -> Storage:
         rest = location.removeprefix("file:")
         return LocalStorage("/" + rest[2:].partition("/")[2] if rest.startswith("//") else rest)
     if "://" in location:
+        scheme = location.partition("://")[0].lower()
+        if scheme in _HADOOP:
+            raise UnsafeStorageError(
+                f"{location} is not for holdfast's own files: its Python tasks and drivers do not reach {scheme}:// as "
+                "Spark's Java does. Put it on an object store that creates a name only once (s3a://bucket/..., for "
+                "Spark's part and for ours), or on a file system that is mounted on every machine (file:///mnt/...)"
+            )
         from holdfast.checkpoint.object_store import ObjectStorage
 
         return ObjectStorage(location)

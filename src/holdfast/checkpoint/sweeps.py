@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from holdfast.checkpoint.guard import described, guarded
+from holdfast.checkpoint.guard import guarded, hangs
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.loops import Loops
 from holdfast.checkpoint.maintenance import NeedsMaintenance, maintain
@@ -178,13 +178,3 @@ class Sweeps:
                 now = self._clock()
                 return hangs(sink, *self.under_way.get(sink.name, (SWEEPING, now)), now)
         return None
-
-
-def hangs(sink: Sink, doing: str, since: float, now: float) -> SinkError:
-    """An endpoint does not answer, and nobody can go on without it."""
-    return SinkError(
-        f"{described(sink)} has been {doing} for {now - since:.0f} s without an answer, and no batch can begin before "
-        "it returns. Nothing is lost: see whether the endpoint works and can be reached from here, then start the "
-        "query again. retry=hf.Retry(for_=...) says how long to wait; timeouts in the sink's own calls end them sooner",
-        again=False,
-    )

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from holdfast import __version__
 from holdfast.cli.check import check
 from holdfast.cli.dashboard import dashboard
 from holdfast.cli.dead_letters import app as dead_letters
@@ -19,6 +18,7 @@ from holdfast.cli.history import history
 from holdfast.cli.manual import page, with_manual
 from holdfast.cli.monitoring import app as monitoring
 from holdfast.cli.output import USAGE, debugging
+from holdfast.cli.prepare import prepare
 from holdfast.cli.resolve import resolve
 from holdfast.cli.rewind import rewind
 from holdfast.cli.run import new, run, schema
@@ -27,6 +27,7 @@ from holdfast.cli.state import state
 from holdfast.cli.status import status
 from holdfast.cli.transactions import app as transactions
 from holdfast.cli.watch import watch
+from holdfast.core.version import __version__
 
 _UsageError: Any = typer.BadParameter.__base__
 
@@ -74,6 +75,7 @@ app = typer.Typer(
 )
 app.command(epilog="Example: holdfast demo --seed 7 --kills 3 --rows 10000")(demo)
 app.command(epilog="Example: holdfast new kafka-to-postgres --to job.yaml")(new)
+app.command(epilog="Example: holdfast prepare --kafka")(prepare)
 app.command(epilog="Example: holdfast check job.yaml")(check)
 app.command(epilog="Example: holdfast run job.yaml --set trigger.available_now=true")(run)
 app.command(epilog="Example: holdfast schema > holdfast.schema.json")(schema)

@@ -91,7 +91,10 @@ def reporting(*, json: bool) -> Iterator[Output]:
         yield out
     except HoldfastError as error:
         debugging.show(error)
-        out.error(str(error), type(error).__name__)
+        # The problems of a job file stand in lines of their own, as editors and terminals find their places then.
+        alone = getattr(error, "each_line_alone", False) and not json
+        for message in str(error).splitlines() if alone else [str(error)]:
+            out.error(message, type(error).__name__)
         if isinstance(error, StorageError) and not error.reached:
             raise typer.Exit(IS_DOWN) from None
         bad_location = isinstance(error, ConfigError | StorageError) and not isinstance(error, RecordError)

@@ -16,9 +16,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.jobs import JobArgument, KafkaOption, SetOption, read
+from holdfast.cli.jobs import JobArgument, KafkaOption, SetOption, TakeOverOption, read
 from holdfast.cli.output import OK, JsonOption, reporting
 from holdfast.errors import FIX, OPERATOR, RESTART, ConfigError, RefusedError
+from holdfast.pipeline.help import plain_text
 
 
 def run(
@@ -28,9 +29,7 @@ def run(
         bool,
         typer.Option("--dry-run", help="Build everything, print the plan and each sink's guarantee, start nothing."),
     ] = False,
-    take_over: Annotated[
-        bool, typer.Option("--take-over", help="Let this checkpoint location own the name, for this start.")
-    ] = False,
+    take_over: TakeOverOption = False,
     kafka: KafkaOption = False,
     no_check: Annotated[
         bool, typer.Option("--no-check", help="Start without looking first for what would break the guarantee.")
@@ -126,13 +125,35 @@ def _plan(found: dict[str, Any]) -> RenderableType:
     return Group(head, columns, sinks, Text("Spark's plan", style="italic"), Text(found["plan"]))
 
 
-def schema() -> None:
-    """Print the JSON schema of job files, for editors that complete and check them."""
-    from holdfast.pipeline.model import job_model
+def schema(
+    name: Annotated[str | None, typer.Argument(help="A sink, as job files call it: its options, as a table.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Print the JSON schema of job files, for editors that complete and check them; or the options of a sink."""
+    from holdfast.pipeline.model import SINKS, job_model
+    from holdfast.pipeline.options import options_of
 
-    document = job_model().model_json_schema()
-    document["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    typer.echo(json_module.dumps(document, indent=2))
+    with reporting(json=json) as out:
+        if name is None:
+            document = job_model().model_json_schema()
+            document["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+            typer.echo(json_module.dumps(document, indent=2))
+            out.exit(OK)
+        if name not in SINKS:
+            raise ConfigError(f"there is no sink {name!r} in job files; there are {', '.join(SINKS)}")
+        found = [
+            {"name": option.name, "default": option.shown, "help": plain_text(option.help)}
+            for option in options_of(SINKS[name].target)
+        ]
+        out.result({"sink": name, "options": found}, lambda: _options(found))
+        out.exit(OK)
+
+
+def _options(found: list[dict[str, str]]) -> RenderableType:
+    table = Table("option", "default", "what it is")
+    for option in found:
+        table.add_row(*(Text(cell) for cell in option.values()))
+    return table
 
 
 def new(

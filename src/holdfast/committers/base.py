@@ -19,6 +19,8 @@ class CheckpointCommitter(ABC):
 
     job_id: str = ""
     operator_id: str = ""
+    #: extras of holdfast whose packages it needs in tasks
+    extras: tuple[str, ...] = ()
 
     def set_job_id(self, job_id: str) -> None:
         """Which pipeline this is; stable over restarts."""

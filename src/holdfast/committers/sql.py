@@ -170,6 +170,7 @@ class SqlCheckpointCommitter(CheckpointCommitter):
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
         self._database = _database(url)
+        self.extras = () if isinstance(self._database, _Sqlite) else ("postgres",)
         self._connection: Any = None
 
     def shared_paths(self) -> Sequence[str]:

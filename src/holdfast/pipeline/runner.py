@@ -119,13 +119,10 @@ class Runner:
     def _once(self, failures: int) -> None:
         """Start, and wait for the end; raises why it failed."""
         self._got_further = False
-        with building():
-            spark = self._built.session()
-            self._listen()  # Spark has put a handler of its own in place of ours, which ends everything at once
-            writer = self._built.writer(spark, take_over=self._take_over and failures == 0)
-        if self._before is not None:
-            self._before(writer)
-            self._before = None
+        writer = self._prepared(failures)
+        if writer is None:
+            self._watcher.say("stopped before the query was started")
+            return
         with building():
             query = writer.start()
         assert isinstance(query, HoldfastQuery)
@@ -146,6 +143,27 @@ class Runner:
             self._notice(query)
             if query.isActive:
                 query.stop(now=True)
+
+    def _prepared(self, failures: int) -> HoldfastWriter | None:
+        """What is to be started; None when a signal has come meanwhile.
+
+        Nothing has begun by then. A signal for the whole process group ends Spark as well, and what that breaks is no
+        error of the job.
+        """
+        try:
+            with building():
+                spark = self._built.session()
+                self._listen()  # Spark has put a handler of its own in place of ours, which ends everything at once
+                writer = self._built.writer(spark, take_over=self._take_over and failures == 0)
+            if self._before is not None and not self.stopping:
+                self._before(writer)
+                self._before = None
+        except HoldfastError as error:
+            if not self.stopping:
+                raise
+            logger.info("while the query was built for a start that was called off: %s", first_line(error))
+            return None
+        return None if self.stopping else writer
 
     def _notice(self, query: HoldfastQuery) -> None:
         """A checkpoint was completed: failures in a row are counted anew."""

@@ -53,6 +53,8 @@ class TwoPhaseCommitSink(ABC):
     #: with a pattern, `for_target` makes a sink for each name (see fan.py); one that sends rows anywhere needs none
     fans_out: bool = True
     max_targets: int = MAX_TARGETS
+    #: extras of holdfast whose packages its tasks need: a start looks whether executors have them
+    extras: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

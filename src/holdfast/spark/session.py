@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from holdfast.errors import ConfigError
-from holdfast.spark import private
+from holdfast.spark import checkpoint_files, class_archive, daemon, private
 from holdfast.spark.jars import kafka_jars
 
 _DEFAULTS = {
@@ -22,12 +22,15 @@ _DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # With it Spark starts other workers for SQL than for RDDs, and holdfast uses both.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+    checkpoint_files.OURS: "true",
 }
 #: For one machine only: on a cluster they would be wrong.
 _LOCAL_DEFAULTS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # On a cluster Spark may bring holdfast to its workers only after the daemon has started.
+    "spark.python.daemon.module": "holdfast.spark.daemon",
 }
 #: Arrow's own advice for production: without it each access to a value checks again what its writer has checked.
 _JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
@@ -36,6 +39,7 @@ _SOCKETS, _SOCKET_FOLDER = (f"spark.python.unix.domain.socket.{name}" for name i
 #: How long the name of their folder may be: Spark adds 43 characters, and a system takes 104.
 _LONGEST = 61
 _PYTHON = "spark.pyspark.python"
+_PRELOAD = f"spark.executorEnv.{daemon.VARIABLE}"
 _STORE = "spark.sql.streaming.stateStore"
 #: state kind -> settings: each checkpoint writes what has changed, and whole snapshots are made beside the batches
 STATES = {
@@ -61,7 +65,9 @@ def session(
     What was submitted (`spark-submit --master ... --conf ...`, `spark-defaults.conf`, `PYSPARK_SUBMIT_ARGS`) wins over
     the defaults, which fill only what nobody has set; without any it is local. With `kafka=True` Spark's Kafka
     connector is added; it is fetched once and kept in `~/.cache/holdfast`. With `state="rocksdb"` keyed state is kept
-    in RocksDB, and a checkpoint writes only what has changed of it.
+    in RocksDB, and a checkpoint writes only what has changed of it. Spark's Java maps its classes from an archive that
+    `holdfast prepare` has made, if there is one (`spark.holdfast.classArchive`: `use`, `make` it beside the program, or
+    `off`).
 
     Plain PySpark starts the system's `python3` for its workers, which in a virtual environment is another one, without
     the packages. A session that already runs is returned as it is, if its workers run this Python.
@@ -82,14 +88,22 @@ def session(
     settings = {**given, **(conf or {})}
     master = settings.get("spark.master") or os.environ.get("MASTER") or "local[*]"
     local = master.startswith("local")
-    defaults = {**_DEFAULTS, **stores, **_sockets(), **(_LOCAL_DEFAULTS if local else {})}
+    # Another machine may not have the temporary folder of this one.
+    sockets = _sockets(tempfile.gettempdir() if local else "/tmp")
+    defaults = {**_DEFAULTS, **stores, **sockets, **(_LOCAL_DEFAULTS if local else {})}
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         defaults[_PYTHON] = sys.executable
+    elif _PYTHON in settings:
+        # PySpark asks the environment only, unless spark-submit has put it there.
+        os.environ.setdefault("PYSPARK_PYTHON", settings[_PYTHON])
     chosen = {"spark.master": master, **{k: v for k, v in defaults.items() if k not in given}, **(conf or {})}
-    for key in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
-        chosen[key] = f"{_JAVA_OPTIONS} {settings.get(key, '')}".strip()
+    # spark-submit has started its Java already.
+    archive = "" if _SUBMITTED in os.environ else class_archive.options(settings)
+    for key, more in ((class_archive.JAVA_OPTIONS, archive), ("spark.executor.extraJavaOptions", "")):
+        chosen[key] = " ".join(filter(None, [_JAVA_OPTIONS, more, settings.get(key, "")]))
     if kafka:
+        chosen.setdefault(_PRELOAD, "holdfast.connectors.kafka.sink.two_phase")
         jars = [str(jar) for jar in kafka_jars()]
         chosen["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars", ""), *jars]))
     builder = SparkSession.builder.appName(app_name)
@@ -141,9 +155,8 @@ def _arguments(text: str) -> dict[str, str]:
     return found
 
 
-def _sockets() -> dict[str, str]:
+def _sockets(folder: str) -> dict[str, str]:
     """Sockets of the file system, where there are any and their names are not too long."""
-    folder = tempfile.gettempdir()
     if os.name != "posix" or len(os.fsencode(folder)) > _LONGEST:
         return {_SOCKETS: "false"}
     return {_SOCKETS: "true", _SOCKET_FOLDER: folder}

@@ -16,14 +16,23 @@ from holdfast.spark.tasks import SparkTasks
 MOST = 64
 
 
+def is_cluster(context: SparkContext) -> bool:
+    """Whether tasks run in other processes than the driver's, on machines that may not be its own."""
+    master = context.master or ""
+    return not master.startswith("local") or master.startswith("local-cluster")
+
+
+def lookers(context: SparkContext) -> int:
+    """How many tasks look at what the executors have."""
+    return min(MOST, max(2, context.defaultParallelism))
+
+
 def prove_shared(context: SparkContext, sinks: Sequence[TwoPhaseCommitSink], location: str) -> None:
     """ConfigError when a folder that a sink needs is not shared; free where tasks run on the driver's machine."""
-    master = context.master or ""
-    if master.startswith("local") and not master.startswith("local-cluster"):
+    if not is_cluster(context):
         return
-    count = min(MOST, max(2, context.defaultParallelism))
     try:
-        check_shared(places_of(sinks, location), SparkTasks(context), count)
+        check_shared(places_of(sinks, location), SparkTasks(context), lookers(context))
     except HoldfastError:
         raise
     except Exception as error:

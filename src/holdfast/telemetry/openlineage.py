@@ -7,10 +7,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast import __version__
 from holdfast.checkpoint.history import CheckpointStats
 from holdfast.core.hiding import hide, hide_text
 from holdfast.core.states import State
+from holdfast.core.version import __version__
 from holdfast.errors import ConfigError, HoldfastError, MissingExtraError
 from holdfast.spark.running import RunningQuery
 from holdfast.telemetry import datasets

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast import __version__
 from holdfast.checkpoint.history import CheckpointStats
 from holdfast.core.hiding import hide_text
 from holdfast.core.states import State
+from holdfast.core.version import __version__
 from holdfast.errors import ConfigError, HoldfastError, MissingExtraError
 from holdfast.spark.running import RunningQuery
 from holdfast.telemetry.follow import Follower

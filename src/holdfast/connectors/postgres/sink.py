@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 
@@ -23,12 +23,13 @@ from holdfast.connectors.postgres.two_phase import Known, PreparingWriter
 from holdfast.connectors.postgres.writer import Writer
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
+from holdfast.core.options import SECONDS, SECRET, Columns, Condition, checked, one_of
 from holdfast.errors import ConfigError, RowError, SinkError
 from holdfast.sinks.deletes import check_delete_when, without
 from holdfast.sinks.ledger import APPEND
 from holdfast.sinks.order import check_order_by
-from holdfast.sinks.pattern import MAX_TARGETS, check_max_targets, parse_pattern
-from holdfast.sinks.schema_change import DISCARD, EVOLVE, FREEZE, check_schema_change
+from holdfast.sinks.pattern import MAX_TARGETS, Targets, parse_pattern
+from holdfast.sinks.schema_change import DISCARD, EVOLVE, FREEZE, SchemaChange
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 MODES = ("ledger", "two-phase", "upsert")
@@ -47,51 +48,48 @@ class PostgresSink(TwoPhaseCommitSink):
     there is a table for each value, at most `max_targets` of them.
     """
 
+    extras = ("postgres",)
+
+    @checked
     def __init__(
         self,
-        dsn: str,
+        dsn: Annotated[str, SECRET],
         table: str,
         *,
-        mode: str = "ledger",
-        key: Sequence[str] = (),
+        mode: Annotated[str, one_of(*MODES, APPEND)] = "ledger",
+        key: Columns = (),
         order_by: str | None = None,
-        delete_when: str | None = None,
+        delete_when: Condition | None = None,
         keep_deletes: float | str = "7d",
-        schema_change: str = FREEZE,
+        schema_change: SchemaChange = FREEZE,
         create: bool = False,
         schema: str = "_holdfast",
-        lock_timeout: float = 60.0,
-        max_targets: int = MAX_TARGETS,
+        lock_timeout: Annotated[float, SECONDS] = 60.0,
+        max_targets: Targets = MAX_TARGETS,
         name: str | None = None,
     ) -> None:
         mode = "ledger" if mode == APPEND else mode
-        if mode not in MODES:
-            raise ConfigError(f"mode must be one of {', '.join((*MODES, APPEND))}, not {mode!r}")
-        if isinstance(key, str):
-            raise ConfigError(f"key must be a list of columns: key=[{key!r}]")
         if mode == "upsert" and not key:
             raise ConfigError("mode='upsert' needs key=[...], the columns that identify a row")
         if mode != "upsert" and (key or order_by):
             raise ConfigError(f"key and order_by belong to mode='upsert'; mode={mode!r} appends every row")
-        if isinstance(lock_timeout, bool) or not isinstance(lock_timeout, (int, float)) or lock_timeout <= 0:
-            raise ConfigError(f"lock_timeout must be a number of seconds above 0, not {lock_timeout!r}")
         self._keep = check_delete_when(delete_when, keep_deletes, upsert=mode == "upsert")
         self.delete_when = delete_when
-        self.schema_change = check_schema_change(schema_change)
+        self.schema_change = schema_change
         if self.schema_change == EVOLVE and mode == "two-phase":
             raise ConfigError(
                 "schema_change='evolve' needs mode='ledger' or 'upsert': in mode='two-phase' rows are in the table "
                 "before the decision that would add a column"
             )
         self.table = parse_table(table)
-        self.pattern, self.max_targets = parse_pattern("table", table), check_max_targets(max_targets)
+        self.pattern, self.max_targets = parse_pattern("table", table), max_targets
         if self.pattern is not None and mode == "two-phase":
             raise ConfigError(
                 "table: a pattern over columns does not go with mode='two-phase': a transaction that the server lost "
                 "is written anew from the replay with the rows of all its tables. Give it mode='ledger' or 'upsert'"
             )
         self.schema = check_identifier("schema", schema)
-        self.mode, self.create = mode, bool(create)
+        self.mode, self.create = mode, create
         self.name = check_name("name", name or f"postgres-{self.table}"[:100])
         self.server = Server(dsn, lock_timeout, self.name)
         #: staged rows keep for as long as nobody deletes them; a prepared transaction can be rolled back by hand, and

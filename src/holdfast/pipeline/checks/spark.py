@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from holdfast.checkpoint.history import log_location
 from holdfast.pipeline.checks.registry import Problem, check, fatal, warning
 from holdfast.pipeline.checks.situation import Situation
+from holdfast.spark.packages import prove_packages
 from holdfast.spark.private import class_origin
 
 #: first and last minor version that is supported
@@ -40,6 +42,16 @@ def connector(situation: Situation) -> Iterator[Problem]:
     found = judge_connector(class_origin(situation.spark.sparkContext, _PROVIDER), situation.spark.version)
     if found is not None:
         yield found
+
+
+@check(
+    "spark-packages",
+    remedy="Install what is missing on every machine, or ship it with the job: --archives, --py-files (docs/deploy)",
+)
+def packages(situation: Situation) -> Iterator[Problem]:
+    """Executors have the packages that tasks need; on one machine they are the driver's own."""
+    prove_packages(situation.spark.sparkContext, situation.sinks, log_location(situation.location))
+    yield from ()
 
 
 def judge_connector(jar: str | None, spark: str) -> Problem | None:

@@ -1,0 +1,108 @@
+"""Proving at the start that executors have the packages that their tasks need."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark import cloudpickle as sparks_pickle
+
+from holdfast.core.version import __version__
+from holdfast.errors import ConfigError, MissingExtraError
+from holdfast.sinks.two_phase import TwoPhaseCommitSink
+from holdfast.spark import look
+from holdfast.spark.failures import failure_of
+from holdfast.spark.shared import is_cluster, lookers
+
+#: extra -> the modules that it brings and tasks import
+MODULES: Mapping[str, tuple[str, ...]] = {
+    "kafka": ("confluent_kafka", "kafka"),
+    "postgres": ("psycopg", "adbc_driver_manager", "adbc_driver_postgresql"),
+    "cassandra": ("cassandra",),
+    "s3": ("s3fs",),
+}
+#: What every task imports.
+ALWAYS = ("pyarrow", "holdfast")
+#: It has no types.
+cloudpickle: Any = sparks_pickle
+_S3 = re.compile(r"s3[an]?://")
+_OTHER_PYTHON = re.compile(r"PYTHON_VERSION_MISMATCH\]?\s*(.*?)(?:\n|$)")
+
+
+def prove_packages(context: SparkContext, sinks: Sequence[TwoPhaseCommitSink], location: str) -> None:
+    """MissingExtraError, which says what to ship and how, when executors lack it; free where tasks run with us."""
+    if not is_cluster(context):
+        return
+    plain = [getattr(sink, "template", sink) for sink in sinks]
+    extras = extras_of(plain, location)
+    modules = [*ALWAYS, *(module for extra in extras for module in MODULES[extra])]
+    # By value: where holdfast is missing, nothing of it can be imported.
+    cloudpickle.register_pickle_by_value(look)
+    try:
+        found = _ask(context, partial(look.look, modules, cloudpickle.dumps(plain)))
+    finally:
+        cloudpickle.unregister_pickle_by_value(look)
+    for seen in found:
+        check(seen, extras)
+
+
+def _ask(context: SparkContext, task: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
+    count = lookers(context)
+    try:
+        return context.parallelize(range(count), count).map(task).collect()
+    except Exception as error:
+        other = _OTHER_PYTHON.search(str(error))
+        if other is None:
+            raise failure_of(str(error)) from error
+        raise ConfigError(
+            f"executors run another Python than the driver: {other.group(1)} Set spark.pyspark.python to the same "
+            "version on all machines, or ship the environment with the job (docs/deploy). Nothing was decided"
+        ) from error
+
+
+def extras_of(sinks: Iterable[Any], location: str) -> list[str]:
+    """The extras whose packages tasks of these sinks import."""
+    found: set[str] = set()
+    for sink in sinks:
+        found.update(sink.extras)
+        found.update(getattr(getattr(sink, "committer", None), "extras", ()))
+        if any(_S3.match(path) for path in sink.shared_paths(location)):
+            found.add("s3")
+    return sorted(found)
+
+
+def check(seen: Mapping[str, Any], extras: Sequence[str]) -> None:
+    """Raise when what was seen on an executor does not do."""
+    where = f"an executor on {seen['host']} runs {seen['python']}"
+    if seen["missing"]:
+        raise MissingExtraError(f"{where}, and tasks there lack {_listed(seen['missing'])}. {_remedy(seen, extras)}")
+    if seen["failure"]:
+        raise ConfigError(f"{where}, and tasks there cannot load the sinks: {seen['failure']}. Nothing was decided")
+    if seen["version"] != __version__:
+        raise ConfigError(
+            f"{where} with holdfast {seen['version']}, and the driver has {__version__}: they must be the same, since "
+            "tasks and driver share the format of the log. Ship the driver's with the job. Nothing was decided"
+        )
+
+
+def _remedy(seen: Mapping[str, Any], extras: Sequence[str]) -> str:
+    ours = {*ALWAYS, *(module for names in MODULES.values() for module in names)}
+    own = [name for name in seen["missing"] if name.partition(".")[0] not in ours]
+    if own:
+        return (
+            f"Ship {_listed(own)} with the job: `spark-submit --py-files {own[0].partition('.')[0]}.py`, or a zip of "
+            "the package. Nothing was decided"
+        )
+    wanted = f"holdfast[{','.join(extras)}]" if extras else "holdfast"
+    return (
+        f"Install '{wanted}' on every machine of the cluster for the Python that `spark.pyspark.python` names; or ship "
+        "the environment with the job: `venv-pack -o env.tar.gz`, then `spark-submit --archives env.tar.gz#env --conf "
+        "spark.pyspark.python=./env/bin/python` (docs/deploy). Nothing was decided"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"the module {name!r}" for name in dict.fromkeys(names))

@@ -1,0 +1,107 @@
+"""Stands before an S3 server and behaves as S3 does on a bad day: `python -m tests.servers.s3_proxy PORT TARGET`.
+
+Every answer takes a while. Of the requests, some are answered with 503 and not done, and some are done and answered
+with 503: whoever created a name by such a request is told, when it asks again, that the name exists.
+"""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+#: seconds that an answer takes
+LATENCY = 0.02
+#: one in so many requests is not done, and one in so many is done and not told; the two never meet
+REFUSED, LOST = 23, 37
+_SLOW = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+#: of the connection, not of the message
+_HOP = {"connection", "keep-alive", "transfer-encoding", "expect", "content-length"}
+
+
+class Proxy(ThreadingHTTPServer):
+    """One thread a connection."""
+
+    daemon_threads = True
+
+    def __init__(self, port: int, target: str) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.target, self._numbers, self._lock = target, itertools.count(1), threading.Lock()
+
+    def next_number(self) -> int:
+        """Of a request."""
+        with self._lock:
+            return next(self._numbers)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Proxy
+
+    def handle_one_request(self) -> None:
+        try:
+            super().handle_one_request()
+        except (ConnectionError, BrokenPipeError):  # a client that was killed
+            self.close_connection = True
+
+    def _relay(self) -> None:
+        body, number = self._body(), self.server.next_number()
+        time.sleep(LATENCY)
+        if number % REFUSED == 0:
+            self._answer(503, [("Content-Type", "application/xml")], _SLOW)
+            return
+        connection = http.client.HTTPConnection(self.server.target, timeout=60)
+        try:
+            # As it came, with its Host: the signature covers that.
+            connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in self.headers.items():
+                if name.lower() not in _HOP:
+                    connection.putheader(name, value)
+            connection.putheader("Content-Length", str(len(body)))
+            connection.endheaders(body)
+            answer = connection.getresponse()
+            content = answer.read()
+            headers = [(name, value) for name, value in answer.getheaders() if name.lower() not in _HOP]
+            if self.command == "HEAD" and answer.getheader("Content-Length"):
+                headers.append(("Content-Length", answer.getheader("Content-Length") or "0"))
+        finally:
+            connection.close()
+        if number % LOST == 0 and self.command in ("PUT", "POST", "DELETE"):
+            self._answer(503, [("Content-Type", "application/xml")], _SLOW)
+        else:
+            self._answer(answer.status, headers, content)
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _relay
+
+    def _body(self) -> bytes:
+        if "chunked" in self.headers.get("Transfer-Encoding", ""):
+            parts = []
+            while size := int(self.rfile.readline().split(b";")[0], 16):
+                parts.append(self.rfile.read(size))
+                self.rfile.readline()
+            while self.rfile.readline().strip():  # trailers
+                pass
+            return b"".join(parts)
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+    def _answer(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
+        self.send_response_only(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        if self.command != "HEAD" and status not in (204, 304):
+            self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+
+def main() -> None:
+    """Serve until killed."""
+    Proxy(int(sys.argv[1]), sys.argv[2]).serve_forever()
+
+
+if __name__ == "__main__":
+    main()
