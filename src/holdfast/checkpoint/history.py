@@ -58,7 +58,10 @@ class CheckpointStats:
     restored: bool = False
     #: sink -> rows and subtasks that were produced again because the endpoint had dropped them
     repaired: Mapping[str, Any] = field(default_factory=dict)
+    #: of the last time it ended badly
     error: str | None = None
+    #: how often it ended badly; it is run again then
+    failures: int = 0
 
 
 _FLAG = "restored"
@@ -250,6 +253,7 @@ def _summed(entry: Mapping[str, Any], newer: Mapping[str, Any]) -> dict[str, Any
     merged["durations"] = {**entry.get("durations", {}), **newer.get("durations", {})}
     before, since = entry.get("sinks", {}), newer.get("sinks", {})
     merged["sinks"] = {sink: {**before.get(sink, {}), **since.get(sink, {})} for sink in {**before, **since}}
+    merged["failures"] = newer.get("failures", 0) + (entry.get("status") == State.ABORTED)
     if "started" in entry:
         merged["started"] = entry["started"]
     return merged

@@ -15,13 +15,14 @@ LONGEST = 20_000
 
 
 class Newly:
-    """Each checkpoint once, when it is complete or aborted; what was over before the first look is left out."""
+    """Each checkpoint once when it is complete, and each time it was aborted; what was over before is left out."""
 
     def __init__(self, location: str) -> None:
         self._location = location
-        self._seen: set[tuple[int, str, int | None]] = set()
         #: all below are complete, and were told of
         self._floor: int | None = None
+        #: of those above: how often it was aborted, and whether it is complete
+        self._seen: dict[int, tuple[int, bool]] = {}
         #: what the last look read, oldest first
         self.history: list[CheckpointStats] = []
         with suppress(HoldfastError):  # tried again at the next look; until then nothing counts
@@ -30,13 +31,18 @@ class Newly:
     def look(self) -> list[CheckpointStats]:
         """Those that are over since the last look, oldest first; HoldfastError when the files cannot be read."""
         self.history = self._back_to(self._floor)
-        over = [stats for stats in self.history if stats.status in (State.COMPLETE, State.ABORTED)]
-        floor = self._floor
-        fresh = [] if floor is None else [s for s in over if s.checkpoint_id >= floor and _key(s) not in self._seen]
+        fresh: list[CheckpointStats] = []
+        for stats in self.history if self._floor is not None else ():
+            if stats.checkpoint_id >= (self._floor or 0):
+                aborted, complete = self._seen.get(stats.checkpoint_id, (0, False))
+                # One that was aborted is run again, and may be complete by now.
+                fresh += [_as_aborted(stats)] * (stats.failures - aborted)
+                fresh += [stats] if stats.status == State.COMPLETE and not complete else []
         newest = max((s.checkpoint_id for s in self.history), default=-1)
         # A sink that lags completes old ones: they must still be in sight then.
         self._floor = min((s.checkpoint_id for s in self.history if s.status != State.COMPLETE), default=newest + 1)
-        self._seen = {_key(s) for s in over if s.checkpoint_id >= self._floor}
+        above = (s for s in self.history if s.checkpoint_id >= (self._floor or 0))
+        self._seen = {s.checkpoint_id: (s.failures, s.status == State.COMPLETE) for s in above}
         return fresh
 
     def _back_to(self, floor: int | None) -> list[CheckpointStats]:
@@ -49,6 +55,12 @@ class Newly:
         return found
 
 
-def _key(stats: CheckpointStats) -> tuple[int, str, int | None]:
-    """A checkpoint is complete once, also if Spark runs its batch again; it may fail again and again."""
-    return stats.checkpoint_id, stats.status, None if stats.status == State.COMPLETE else stats.generation
+def _as_aborted(stats: CheckpointStats) -> CheckpointStats:
+    return CheckpointStats(
+        stats.checkpoint_id,
+        str(State.ABORTED),
+        generation=stats.generation,
+        started=stats.started,
+        trigger=stats.trigger,
+        error=stats.error,
+    )
