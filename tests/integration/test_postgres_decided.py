@@ -315,6 +315,16 @@ def test_a_take_over_undoes_what_other_lineages_prepared_and_did_not_decide(
     taken.recover("orders", 0, {0: decided})
     kept = {c.get("gid") or c["part"] for c in [*decided, *theirs]}
     assert open_work(query) == kept, "what is decided stays, and what is another pipeline's"
+    # Who takes the name from this one while it still runs keeps what it prepares (rule 2).
+    successor = query.sink(**options)
+    third = replace(info, lineage=uuid.uuid4().hex)
+    successor.open(replace(third, take_over=True))
+    newer = [c.data for report in batch(rows(9)).write(third, [successor], 1, 0) for c in report.committables]
+    taken.recover("orders", 0, {0: decided})
+    assert open_work(query) == kept | {newer[0].get("gid") or newer[0]["part"]}
+    successor.recover("orders", 0, {0: decided})
+    successor.close()
+    assert open_work(query) == kept
     assert taken.commit(0, decided, PickledTasks()) is Outcome.COMMITTED
     assert query.ids() == [1]
     foreign.start(**options).close()
