@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -111,3 +112,8 @@ def test_the_command_line_shows_them_as_a_table_and_names_the_sinks_there_are() 
     assert '"ledger"' in shown and "schema_change" in shown
     wrong = CliRunner().invoke(app, ["schema", "oracle"])
     assert wrong.exit_code == 3 and "there are kafka, postgres, files, sqlite" in wrong.stderr
+
+
+def test_a_duration_may_be_a_timedelta() -> None:
+    sink = hf.SqliteSink("f", "t", mode="upsert", key=["k"], keep_deletes=timedelta(hours=2))
+    assert sink.table.keep == 7200

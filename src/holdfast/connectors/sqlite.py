@@ -6,6 +6,7 @@ import copy
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -102,7 +103,7 @@ class SqliteSink(StagedSink):
         key: Columns = (),
         order_by: str | None = None,
         delete_when: Condition | None = None,
-        keep_deletes: float | str = "7d",
+        keep_deletes: float | str | timedelta = "7d",
         schema_change: SchemaChange = FREEZE,
         max_targets: Targets = MAX_TARGETS,
         name: str | None = None,

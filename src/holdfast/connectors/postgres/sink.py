@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -61,7 +62,7 @@ class PostgresSink(TwoPhaseCommitSink):
         key: Columns = (),
         order_by: str | None = None,
         delete_when: Condition | None = None,
-        keep_deletes: float | str = "7d",
+        keep_deletes: float | str | timedelta = "7d",
         schema_change: SchemaChange = FREEZE,
         create: bool = False,
         schema: str = "_holdfast",
