@@ -128,7 +128,8 @@ class Coordinator:
                 schema, may_take_over=self._take_over, again=self._retrying.at_start, origin=self._origin
             )
             note_sinks(self._log, names)
-            orders.carry_out(self._log, self._sinks, self._retrying.at_start)
+            # Rows that are given up may be many: to read them takes as long as it takes.
+            orders.carry_out(self._log, self._sinks, self._retrying.of_sink)
             self._sending.load()
             self._replays.load()
             with faults.point("recovery"):
