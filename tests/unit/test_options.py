@@ -88,6 +88,17 @@ def test_every_sink_refuses_an_option_of_another_type_when_it_is_made(sink: Any,
         sink(**options)
 
 
+def test_no_error_quotes_a_secret() -> None:
+    for make in (
+        lambda: hf.KafkaSink("h:9092", "t", config=[("sasl.password", "s3cret")]),  # type: ignore[arg-type]
+        lambda: hf.PostgresSink(b"postgresql://me:s3cret@h/d", "t"),  # type: ignore[arg-type]
+        lambda: hf.CassandraSink(["h"], "k", "t", username="me", password=b"s3cret"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ConfigError, match=r"must be .*, not (list|bytes)$") as caught:
+            make()
+        assert "s3cret" not in str(caught.value)
+
+
 def test_the_schema_of_job_files_knows_what_is_allowed() -> None:
     schema = SINKS["postgres"].model_json_schema()["properties"]
     assert schema["mode"]["enum"] == ["ledger", "two-phase", "upsert", "append"]
