@@ -44,6 +44,18 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture
+def rocksdb(spark: SparkSession) -> Iterator[SparkSession]:
+    """The same Spark, which keeps state in RocksDB for one test."""
+    import holdfast as hf
+    from holdfast.spark.session import STATES
+
+    before = {key: spark.conf.get(key, None) for key in STATES["rocksdb"]}
+    yield hf.session("tests", state="rocksdb")
+    for key, value in before.items():
+        spark.conf.unset(key) if value is None else spark.conf.set(key, value)
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A real server, with prepared transactions; each test makes a database of its own."""

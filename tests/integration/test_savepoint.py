@@ -20,7 +20,6 @@ from holdfast.checkpoint.origin import Ahead
 from holdfast.checkpoint.savepoint import Savepoint, read_savepoint
 from holdfast.checkpoint.start_from import start_from
 from holdfast.cli.app import app
-from holdfast.spark.session import STATES
 from tests.crash.harness import ROOT
 from tests.crash.processes import end, wait_for
 from tests.integration.helpers import add_file, ids, read_files, select
@@ -36,14 +35,6 @@ def expected(numbers: range) -> dict[str, int]:
 
 def found(database: Path) -> dict[str, int]:
     return dict(select(database, "SELECT word, count FROM words")) if database.exists() else {}
-
-
-@pytest.fixture
-def rocksdb(spark):
-    before = {key: spark.conf.get(key, None) for key in STATES["rocksdb"]}
-    yield hf.session("tests", state="rocksdb")
-    for key, value in before.items():
-        spark.conf.unset(key) if value is None else spark.conf.set(key, value)
 
 
 class Job:
