@@ -141,7 +141,12 @@ def test_a_rewind_takes_the_state_back_with_it(rocksdb, tmp_path: Path) -> None:
 @pytest.mark.contract("S5")
 def test_a_kafka_query_is_set_to_other_offsets(spark, tmp_path: Path, kafka, topic) -> None:
     source = topic("rewound", 1)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+
+    def send(numbers: range) -> None:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap})
+        for number in numbers:
+            producer.produce(source, str(number))
+        assert producer.flush(30) == 0
 
     def run() -> list[int]:
         rows = hf.read_kafka(
@@ -160,15 +165,11 @@ def test_a_kafka_query_is_set_to_other_offsets(spark, tmp_path: Path, kafka, top
         told = CliRunner().invoke(app, ["rewind", str(tmp_path / "ck"), "--yes", *words])
         assert told.exit_code == 0, told.output
 
-    for number in range(10):
-        producer.produce(source, str(number))
-    producer.flush(30)
+    send(range(10))
     assert run() == list(range(10))
     rewound("--to-offsets", json.dumps({source: {"0": 7}}), "--ahead", "redeliver")
     assert run() == sorted([*range(10), 7, 8, 9])
-    for number in range(10, 14):
-        producer.produce(source, str(number))
-    producer.flush(30)
+    send(range(10, 14))
     rewound("--to-offsets", json.dumps({source: {"0": 12}}), "--leave-out")
     assert run() == sorted([*range(10), 7, 8, 9, 12, 13])
 
