@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyspark
 
-from tests import class_archive
+from holdfast.spark import class_archive
 from tests.crash.processes import ancestors, command_of, descendants, kill_all, state_of, wait_for
 
 HOME = Path(pyspark.__file__).parent
@@ -175,7 +175,7 @@ def conf(environment: Mapping[str, str], names: tuple[str, ...], folder: Path) -
     (folder / "events").mkdir(exist_ok=True)
     java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
     archive = class_archive.location()
-    if archive.exists():
+    if archive is not None and archive.exists():
         java = f"{java} -XX:SharedArchiveFile={archive}"
     return {
         **CONF,
