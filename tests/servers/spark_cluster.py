@@ -174,9 +174,7 @@ def conf(environment: Mapping[str, str], names: tuple[str, ...], folder: Path) -
     """For an application whose executors need these variables; what happened is noted in the folder, see `events`."""
     (folder / "events").mkdir(exist_ok=True)
     java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-    archive = class_archive.location()
-    if archive is not None and archive.exists():
-        java = f"{java} -XX:SharedArchiveFile={archive}"
+    java = f"{java} {class_archive.options({})}".strip()
     return {
         **CONF,
         **{f"spark.executorEnv.{name}": environment[name] for name in names if name in environment},
