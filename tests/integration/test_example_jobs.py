@@ -78,7 +78,10 @@ def test_sqlite_its_metrics_lineage_and_traces(spark: SparkSession, data: Path) 
                 one.close()
         events, spans = receiver.events(), [s for s in receiver.spans() if s.name == "holdfast.checkpoint"]
     # Two runs, the second with nothing to do.
-    assert [e["eventType"] for e in events if e["eventType"] != "RUNNING"] == ["START", "COMPLETE"] * 2
+    runs: dict[str, list[str]] = {}
+    for event in events:
+        runs.setdefault(event["run"]["runId"], []).append(event["eventType"])
+    assert [(kinds[0], kinds[-1]) for kinds in runs.values()] == [("START", "COMPLETE")] * 2
     told = [e for e in events if e["eventType"] == "RUNNING"]
     assert {i["name"] for e in told for i in e["inputs"]} == {str(data / "incoming")}
     written = [o for e in told for o in e["outputs"]]

@@ -13,7 +13,7 @@ from typing import Any
 _INDENT, _MARGIN, _WIDEST = "    ", 2, 100
 #: the commands, by what somebody wants to do
 CHAPTERS = {
-    "Begin": ("demo", "new", "schema"),
+    "Begin": ("demo", "new", "schema", "prepare"),
     "Run": ("check", "run"),
     "Watch": ("status", "watch", "dashboard", "history", "monitoring"),
     "Decide and mend": ("resolve", "dead-letters", "transactions", "flush", "rewind"),

@@ -35,10 +35,13 @@ show(document.documentElement.dataset.theme ?? "system");
 
 // -- the timeline ----------------------------------------------------------------------------------------------------
 
+// Below it stands the newest checkpoint, or the one that somebody looks at.
 function tell(event) {
-  const bar = event.target.closest?.("[data-tip]");
   const readout = document.getElementById("readout");
-  if (bar && readout) readout.textContent = bar.dataset.tip;
+  if (!readout) return;
+  const bar = event.target.closest?.("[data-tip]");
+  readout.toggleAttribute("data-keep", Boolean(bar));
+  if (bar) readout.textContent = bar.dataset.tip;
 }
 
 document.addEventListener("pointerover", tell);
