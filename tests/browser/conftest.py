@@ -94,8 +94,9 @@ def folder() -> Iterator[Path]:
 class Serving:
     """A dashboard in a thread."""
 
-    def __init__(self, *paths: Path | str, **options: Any) -> None:
-        self.site = Site(Places([str(path) for path in paths]), **{"every": 0.2, **options})
+    def __init__(self, *paths: Path | str, savepoints: Path | None = None, **options: Any) -> None:
+        places = Places([str(path) for path in paths], savepoints=None if savepoints is None else str(savepoints))
+        self.site = Site(places, **{"every": 0.2, **options})
         self._beside = beside(self.site)
         self.url = ""
 
@@ -113,7 +114,7 @@ def all_kinds(folder: Path) -> Iterator[Serving]:
     for make in (scenes.lagging, scenes.stopped, scenes.crashed, scenes.stuck):
         make(folder / "all")
     scenes.healthy(folder / "all", count=70)
-    with Serving(folder / "all", allow_actions=True) as serving:
+    with Serving(folder / "all", savepoints=folder / "kept", allow_actions=True) as serving:
         yield serving
 
 

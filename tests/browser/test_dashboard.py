@@ -62,6 +62,27 @@ def test_an_order_needs_the_word_and_a_confirmation(folder: Path, look: Look) ->
     assert not read_status(str(scene.location)).stuck
 
 
+def test_a_savepoint_is_made_from_the_page(folder: Path, look: Look) -> None:
+    scenes.stopped(folder / "ended")
+    with Serving(folder / "ended", savepoints=folder / "saved", allow_actions=True) as serving:
+        assert serving.site.actions is not None
+        looking = look()
+        page = looking.page
+        page.goto(f"{serving.url}/p/clicks")
+        expect(page.get_by_role("region", name="Savepoints").last).to_contain_text("none of this pipeline")
+        page.get_by_role("button", name="make a savepoint").click()
+        page.get_by_label("The operator's word").fill(serving.site.actions.word)
+        page.keyboard.press("Enter")
+        expect(page.locator("#order-text")).to_contain_text("nothing else changes")
+        page.get_by_role("button", name="Yes: make a savepoint").click()
+        expect(page.locator("#order-text")).to_contain_text("checkpoint 39 is in")
+        page.get_by_role("button", name="Close").click()
+        expect(page.get_by_role("region", name="Savepoints").last).to_contain_text("clicks-39-")
+        expect(page.get_by_role("region", name="What operators decided")).to_contain_text("savepoint made by")
+        looking.picture("savepoint")
+        serious(looking, "savepoint")
+
+
 def test_script_in_names_and_errors_does_nothing(folder: Path, look: Look) -> None:
     scenes.hostile(folder / "hostile")
     with Serving(folder / "hostile", allow_actions=True) as serving:

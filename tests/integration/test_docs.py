@@ -228,7 +228,17 @@ TESTED = (
     "from-foreachbatch.md",
     "kafka-to-postgres.md",
     "changes.md",
+    "flink.md",
 )
+
+
+def test_the_window_of_the_moved_flink_job(run_page, spark) -> None:
+    page = run_page(DOCS / "flink.md")
+    assert callable(page.names["pipeline"])
+    orders = [("a", 1.5, "12:00:01"), ("a", 2.0, "12:00:59"), ("a", 4.0, "12:01:00"), ("b", 8.0, "12:00:30")]
+    values = [json.dumps({"customer": c, "amount": n, "at": f"2026-01-01T{at}Z"}).encode() for c, n, at in orders]
+    found = page.names["totals"](spark.createDataFrame([(value,) for value in values], "value binary")).collect()
+    assert sorted((row.key, json.loads(row.value)["amount"]) for row in found) == [("a", 3.5), ("a", 4.0), ("b", 8.0)]
 
 
 @pytest.mark.parametrize(
