@@ -5,17 +5,17 @@ BIN := .venv/bin
 # Spark runs on the Java that setup found, whatever PATH says.
 RUN = JAVA_HOME="$$(cat .venv/java-home)" $(BIN)
 
-.PHONY: help setup demo lint test docs architecture contracts tables explore compat postgres-versions dist-check walk matrix cluster s3 mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files bench-routes clean
+.PHONY: help setup demo lint test docs architecture contracts tables explore compat postgres-versions dist-check walk matrix cluster s3 doors mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files bench-routes bench-state bench-scale profile clean
 
 help:  ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/\1|\2/' | \
 	  while IFS='|' read -r target text; do printf '  make %-16s %s\n' "$$target" "$$text"; done
 
-setup:  ## .venv with pinned packages, and a Java for Spark; nothing to do the second time
+setup:  ## .venv with pinned packages, a Java for Spark, and an archive of its classes; nothing to do the second time
 	@scripts/setup.sh
 
-demo: setup  ## kill a streaming job again and again, and see every row arrive once
-	@$(RUN)/holdfast demo
+demo: setup  ## kill a streaming job again and again, and see every row arrive once; DASHBOARD=1 to watch it in the browser
+	@$(RUN)/holdfast demo $(if $(DASHBOARD),--dashboard)
 
 lint: setup  ## ruff, mypy and the layers of the architecture
 	$(BIN)/ruff check .
@@ -68,6 +68,9 @@ cluster: setup  ## point 15 of the fault matrix: executors of a Spark cluster ki
 s3: setup  ## the fault matrix with the checkpoint in a bucket, on two S3 servers; one is built with Go; the same options
 	@$(RUN)/python -m tests.prepare
 	@$(RUN)/python -m tests.crash.matrix $(CASE) --suite s3 $(if $(RESULTS),--results $(RESULTS)) $(if $(SINKS),--sinks $(SINKS)) $(if $(MINUTES),--minutes $(MINUTES))
+doors: setup  ## the fault matrix through format("holdfast"); CASE=decision to choose
+	@$(RUN)/python -m tests.prepare
+	@$(RUN)/python -m tests.crash.doors_matrix $(CASE)
 
 mutants: setup  ## break the protocol on purpose; every break must be found by a test; RESULTS=FILE to go on later
 	@$(RUN)/python -m tests.prepare
@@ -96,11 +99,20 @@ bench-files: setup  ## FileSink: what many buckets cost, and how large its recor
 bench-routes: setup  ## one stream into three routed sinks, against three queries and against sinks without routes
 	@$(RUN)/python -m bench.routes
 
+bench-state: setup  ## a checkpoint with a million keys of state of which 1 % change, against one with 10,000 keys
+	@$(RUN)/python -m bench.state
+
 bench-postgres: setup  ## PostgresSink against Spark's own JDBC writer
 	@$(RUN)/python -m bench.postgres
 
 bench-kafka: setup  ## Kafka to Kafka against Spark's own sink, Flink's and bare librdkafka; fetches Flink (330 MB) once
 	@$(RUN)/python -m bench.kafka
+
+bench-scale: setup  ## what the driver does for a checkpoint, by subtasks, sinks, store and backlog
+	@$(RUN)/python -m bench.scale
+
+profile: setup  ## where the CPU of a steady Kafka to Kafka query goes, JVM and workers, as a table
+	@$(RUN)/python -m bench.profile
 
 clean:  ## remove what tools left behind, but not .venv
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache dist build site bench/results/details

@@ -1,30 +1,28 @@
-"""One run of the Kafka benchmark in a process of its own; the last line it prints is JSON.
+"""One run of the Kafka benchmark in a process of its own: over all rows there are, or until its standard input ends.
 
 A fresh process each time, so that no way runs on a Java machine that another one has warmed up.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-import time
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import holdfast as hf
 from bench.kafka_topics import ALIKE, ALIKE_READER, PARTITIONS, some_rows
+from holdfast.spark.checkpoint_files import quick_files
 
 SPARK, ALIKE_SPARK, TWO_PHASE, WRITE_AHEAD, RAW = "spark", "spark-alike", "two-phase", "write-ahead", "librdkafka"
+ALL, LIVE = "all", "live"
 
 
-def spark_run(way: str, servers: str, source: str, target: str, batch: int, folder: Path) -> list[dict[str, Any]]:
-    """Kafka -> Kafka as each comes, in the same session; the progress of each micro-batch."""
+def spark_run(kind: str, way: str, servers: str, source: str, target: str, batch: int, folder: Path) -> None:
+    """Kafka -> Kafka as each comes, in the same session."""
     conf = {
         "spark.master": f"local[{PARTITIONS}]",
         "spark.log.level": "ERROR",
         "spark.driver.memory": "2g",
-        "spark.sql.streaming.numRecentProgressUpdates": "5000",
     }
     spark = hf.session("bench-kafka", kafka=True, conf=conf)
     if way in (SPARK, ALIKE_SPARK):
@@ -46,15 +44,20 @@ def spark_run(way: str, servers: str, source: str, target: str, batch: int, fold
         )
         sink = hf.KafkaSink(servers, target, mode=way)
         writer = hf.write_stream(rows.select("key", "value"), sink, name="bench-kafka", checkpoint_location=str(folder))
-    query = writer.trigger(availableNow=True).start()
+    # Spark's own checkpoint files as holdfast has them written.
+    alike = quick_files(spark, f"file:{folder}") if way == ALIKE_SPARK else nullcontext()
+    with alike:
+        query = (writer.trigger(availableNow=True) if kind == ALL else writer).start()
+    if kind == LIVE:
+        sys.stdin.read()
+        query.stop()
+        return
     query.awaitTermination()
     if query.exception() is not None:
         raise query.exception()
-    kept = ("batchId", "timestamp", "numInputRows", "durationMs")
-    return [{key: progress[key] for key in kept} for progress in query.recentProgress if progress["numInputRows"]]
 
 
-def raw_run(servers: str, target: str, rows: int, batch: int) -> list[dict[str, Any]]:
+def raw_run(servers: str, target: str, rows: int, batch: int) -> None:
     """The same rows from memory: a transaction for each batch, one process, no Spark."""
     from holdfast.connectors.kafka.producer.arrow import to_messages
     from holdfast.connectors.kafka.producer.rdkafka import TransactionalProducer
@@ -66,9 +69,8 @@ def raw_run(servers: str, target: str, rows: int, batch: int) -> list[dict[str, 
     producer.initialise()
     chunks = list(some_rows(min(rows, batch)))
     assert producer.partitions(target) == PARTITIONS
-    done = []
     for number in range(-(-rows // batch)):
-        begin, wanted = time.perf_counter(), min(batch, rows - number * batch)
+        wanted = min(batch, rows - number * batch)
         producer.begin()
         for chunk in chunks[: -(-wanted // chunks[0].num_rows)]:
             messages, partitioned, alive = to_messages(chunk, PARTITIONS)
@@ -76,35 +78,15 @@ def raw_run(servers: str, target: str, rows: int, batch: int) -> list[dict[str, 
             del alive
         producer.flush()
         producer.commit()
-        took = {"triggerExecution": (time.perf_counter() - begin) * 1000}
-        done.append({"batchId": number, "numInputRows": wanted, "durationMs": took})
     producer.drop()
-    return done
-
-
-def cpu_seconds() -> float:
-    """What this process and all below it have used so far: Spark's Java machine and its Python workers."""
-    parents, used = {}, {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        parents[int(stat.parent.name)] = int(fields[1])
-        used[int(stat.parent.name)] = sum(map(int, fields[11:15]))
-    own = {os.getpid()}
-    while more := {pid for pid, parent in parents.items() if parent in own} - own:
-        own |= more
-    return sum(used[pid] for pid in own) / os.sysconf("SC_CLK_TCK")
 
 
 def main(arguments: list[str]) -> None:
-    way, servers, source, target, rows, batch, folder = arguments
+    kind, way, servers, source, target, rows, batch, folder = arguments
     if way == RAW:
-        batches = raw_run(servers, target, int(rows), int(batch))
+        raw_run(servers, target, int(rows), int(batch))
     else:
-        batches = spark_run(way, servers, source, target, int(batch), Path(folder))
-    print(json.dumps({"batches": batches, "cpu": cpu_seconds()}))
+        spark_run(kind, way, servers, source, target, int(batch), Path(folder))
 
 
 if __name__ == "__main__":

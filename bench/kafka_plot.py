@@ -12,22 +12,23 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
+from bench.kafka_measure import Measured
 from bench.report import RESULTS
 
 
-def plot(measured: Mapping[str, Any], names: Mapping[str, str], batch: int) -> Path:
+def plot(measured: Mapping[str, Measured], names: Mapping[str, str]) -> Path:
     """Three panels; a way without a figure is left out of the panel."""
     colours = dict(zip(names, pyplot.get_cmap("tab10").colors, strict=False))
     figure, (rates, delays, curves) = pyplot.subplots(1, 3, figsize=(16, 4.5))
-    _bars(rates, {w: [batch / s / 1000 for s in m.steady] for w, m in measured.items()}, names, colours)
-    rates.set_title("steady micro-batches: thousand rows a second")
-    _bars(delays, {w: m.latency for w, m in measured.items()}, names, colours)
-    delays.set_title("1,000 rows, from trigger to visible: milliseconds")
+    _bars(rates, {w: [run.steady / 1000 for run in m.runs] for w, m in measured.items()}, names, colours)
+    rates.set_title("30 to 95 per cent of a run: thousand rows a second")
+    _bars(delays, {w: [live.p50 for live in m.live] for w, m in measured.items()}, names, colours)
+    delays.set_title("from a row's own time until it is visible: p50, milliseconds")
     for way, found in measured.items():
-        if not found.whole:
+        if not found.runs:
             continue
         # the run whose end is in the middle
-        middle = sorted(range(len(found.whole)), key=found.whole.__getitem__)[len(found.whole) // 2]
+        middle = sorted(range(len(found.runs)), key=lambda n: found.runs[n].whole)[len(found.runs) // 2]
         points = found.curves[middle]
         times, rows = [0.0, *(p[0] for p in points)], [0.0, *(p[1] / 1e6 for p in points)]
         curves.step(times, rows, where="post", color=colours[way], label=names[way])

@@ -116,30 +116,18 @@ class Topics:
 class Curve(threading.Thread):
     """When how many rows were visible, as (seconds since the epoch, rows); read until it is told to stop."""
 
-    def __init__(self, topics: Topics, name: str, *, rowwise: bool) -> None:
+    def __init__(self, topics: Topics, name: str) -> None:
         super().__init__(daemon=True)
-        self._topics, self._name, self._rowwise = topics, name, rowwise
+        self._topics, self._name = topics, name
         self._finished = threading.Event()
         self.points: list[tuple[float, int]] = []
 
     def run(self) -> None:
-        if self._rowwise:
-            self._consume()
-            return
+        """By offsets: a reader of millions of rows would take part of the machine."""
         while not self._finished.wait(0.1):
-            self._add(self._topics.ends(self._name))
-
-    def _consume(self) -> None:
-        """Exact, but not to be used with millions of rows: the reader would take part of the machine."""
-        reader, rows = self._topics.consumer(self._name), 0
-        while not self._finished.is_set():
-            rows += sum(1 for message in reader.consume(1000, 0.02) if message.error() is None)
-            self._add(rows)
-        reader.close()
-
-    def _add(self, rows: int) -> None:
-        if rows != (self.points[-1][1] if self.points else 0):
-            self.points.append((time.time(), rows))
+            rows = self._topics.ends(self._name)
+            if rows != (self.points[-1][1] if self.points else 0):
+                self.points.append((time.time(), rows))
 
     def finish(self) -> list[tuple[float, int]]:
         time.sleep(0.5)

@@ -35,6 +35,7 @@ from holdfast.connectors.postgres.catalog import find_table
 from holdfast.connectors.postgres.names import TableName
 from holdfast.connectors.postgres.server import Server
 from holdfast.connectors.postgres.table import Upsert
+from holdfast.spark.checkpoint_files import quick_files
 from holdfast.spark.jars import Coordinate, fetch_jars
 from holdfast.spark.partitions import PlanReader, each_partition
 from holdfast.spark.private import arrow_schema
@@ -98,7 +99,8 @@ def through_holdfast(frame: DataFrame, server: PostgresServer, mode: str, locati
 def turn(make: Callable[[], DataStreamWriter], count: int, skip: int) -> list[float]:
     """One query from start to stop: milliseconds of the counted batches, whole trigger."""
     clock = Clock(skip + count)
-    with clock.watching():
+    # All ways have Spark's own checkpoint files written as holdfast has them written.
+    with clock.watching(), quick_files(SparkSession.builder.getOrCreate(), "file:/"):
         query: StreamingQuery = make().trigger(processingTime="0 seconds").start()
     try:
         wait_for(query, lambda: len(clock.calls) > clock.enough)

@@ -61,6 +61,8 @@ class Report:
     details: dict[str, Any] = field(default_factory=dict)
     #: what the command was told; a run that was told nothing is the one that others compare with
     options: Sequence[str] = field(default_factory=lambda: sys.argv[1:])
+    #: the figures of every round, kept with the run
+    rounds: dict[str, Any] = field(default_factory=dict)
 
     def finish(self) -> int:
         """Print the table and the verdict, add the run to the others, and return the exit code."""
@@ -92,6 +94,7 @@ class Report:
             "header": list(self.header),
             "rows": [list(row) for row in self.rows],
             "bars": [asdict(bar) | {"met": bar.met} for bar in self.bars],
+            **({"rounds": self.rounds} if self.rounds else {}),
         }
 
 

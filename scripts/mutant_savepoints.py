@@ -41,4 +41,18 @@ SAVEPOINTS = (
         "decided =",
         TESTS,
     ),
+    mutant(
+        "rewind: one that is interrupted at its end forgets whose ledgers sinks have",
+        "checkpoint/rewind.py",
+        "plan.lineage or log.lineage",
+        "log.lineage",
+        "tests/unit/test_rewind.py",
+    ),
+    mutant(
+        "rewind: the history goes on to tell of what was left",
+        "checkpoint/history.py",
+        "elif number <= merged.limit and (",
+        "elif (",
+        "tests/unit/test_rewind.py",
+    ),
 )

@@ -97,5 +97,8 @@ say "installing the pinned packages; the first time pip builds pyspark, which ta
 .venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 # hatchling and editables are pinned too, so the build needs no environment of its own.
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+# An archive of Spark's classes, once for a machine: every Spark started later, in tests, too, starts sooner.
+JAVA_HOME="$(cat "$JAVA_RECORD")" .venv/bin/holdfast prepare >/dev/null ||
+  say "no archive of Spark's classes could be made: Spark starts a few seconds later each time"
 key >"$STAMP"
 say "done"

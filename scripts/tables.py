@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import holdfast as hf
-from holdfast.metrics import METRICS
 from holdfast.pipeline.help import HELP
-from holdfast.pipeline.options import REQUIRED, options_of
+from holdfast.pipeline.options import options_of
+from holdfast.telemetry.names import METRICS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -23,16 +23,13 @@ _BLOCK = re.compile(r"(<!-- (options|metrics):? ?(\w*) -->\n).*?(<!-- end -->)",
 def options(name: str) -> str:
     """The options of a public class or function."""
     rows = [
-        f"| `{option.name}` | {'' if option.default is REQUIRED else _shown(option.default)} | {option.help} |"
-        for option in options_of(getattr(hf, name))
+        f"| `{option.name}` | {_marked(option.shown)} | {option.help} |" for option in options_of(getattr(hf, name))
     ]
     return "\n".join(["| option | default | what it is |", "|---|---|---|", *rows])
 
 
-def _shown(default: object) -> str:
-    if isinstance(default, int) and default == 10 * 1024**3:
-        return "10 GiB"
-    return "`()`" if default == () else f'`"{default}"`' if isinstance(default, str) else f"`{default!r}`"
+def _marked(default: str) -> str:
+    return default if default in ("", "10 GiB") else f"`{default}`"
 
 
 def metrics() -> str:

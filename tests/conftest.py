@@ -1,23 +1,21 @@
-"""For all tests: Spark starts from kept classes, where `make test` or `python -m tests.prepare` kept them; servers
-that several kinds of tests use."""
+"""For all tests: how Spark is started; servers that several kinds of tests use."""
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from tests import class_archive
 from tests.servers.cassandra import CassandraServer
 from tests.servers.kafka import KafkaBroker
 from tests.servers.kafka_cluster import KafkaCluster
 from tests.servers.postgres import PostgresServer
 from tests.servers.spark_cluster import SparkCluster
 
-class_archive.use()
 # Examples and the demo start their own Spark, and no test runs one for so long that the second compiler pays.
-class_archive.add_option("-XX:TieredStopAtLevel=1")
+os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -XX:TieredStopAtLevel=1".strip()
 
 # The same examples in every run, so that nothing is red by chance; `make explore` (tests/explore.py) draws new ones.
 # Neither fails because a machine is busy.

@@ -7,6 +7,8 @@ only what its task needs.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from holdfast.checkpoint.history import CheckpointStats, checkpoints
     from holdfast.checkpoint.ports import Run, Tasks
@@ -39,8 +41,10 @@ if TYPE_CHECKING:
     from holdfast.spark.kafka import read_kafka
     from holdfast.spark.session import session
     from holdfast.spark.stream import write_stream
+    from holdfast.telemetry.openlineage import lineage
+    from holdfast.telemetry.opentelemetry import traces
+    from holdfast.telemetry.serve import metrics
 
-__version__ = "0.1.0"
 __all__ = [
     "CassandraCheckpointCommitter",
     "CassandraSink",
@@ -71,12 +75,15 @@ __all__ = [
     "checkpoints",
     "current_task",
     "from_debezium",
+    "lineage",
+    "metrics",
     "parse_token",
     "read_kafka",
     "read_whole_checkpoints",
     "route",
     "savepoint",
     "session",
+    "traces",
     "write_stream",
 ]
 #: public name -> the module it is in
@@ -110,12 +117,15 @@ _HOMES = {
     "checkpoints": "holdfast.checkpoint.history",
     "current_task": "holdfast.sinks.channel",
     "from_debezium": "holdfast.spark.debezium",
+    "lineage": "holdfast.telemetry.openlineage",
+    "metrics": "holdfast.telemetry.serve",
     "parse_token": "holdfast.core.naming",
     "read_kafka": "holdfast.spark.kafka",
     "read_whole_checkpoints": "holdfast.connectors.kafka.source.whole",
     "route": "holdfast.sinks.route",
     "savepoint": "holdfast.checkpoint.savepoint_orders",
     "session": "holdfast.spark.session",
+    "traces": "holdfast.telemetry.opentelemetry",
     "write_stream": "holdfast.spark.stream",
 }
 

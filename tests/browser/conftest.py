@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +10,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
-from holdfast.dashboard.guard import LOOPBACK
 from holdfast.dashboard.places import Places
-from holdfast.dashboard.serve import Server, address_of, listen
+from holdfast.dashboard.serve import beside
 from holdfast.dashboard.web import Site
 from tests.servers.chromium import binary
 from tests.unit import scenes
@@ -99,23 +96,15 @@ class Serving:
 
     def __init__(self, *paths: Path | str, **options: Any) -> None:
         self.site = Site(Places([str(path) for path in paths]), **{"every": 0.2, **options})
-        self._bound = listen("127.0.0.1", 0)
-        self.url = address_of(self._bound).rstrip("/")
-        self._server = Server(self.site, LOOPBACK)
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._bound]}, daemon=True)
+        self._beside = beside(self.site)
+        self.url = ""
 
     def __enter__(self) -> Serving:
-        self._thread.start()
-        deadline = time.monotonic() + 60
-        while not self._server.started and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert self._server.started
+        self.url = self._beside.__enter__().rstrip("/")
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
-        self._thread.join(60)
-        self._bound.close()
+    def __exit__(self, *error: Any) -> None:
+        self._beside.__exit__(*error)
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests import class_archive
 from tests.crash import cluster_scenarios, warm
 from tests.crash.cases import SERVER_KILLED, SUITES, work_for
 from tests.crash.harness import ROOT
@@ -171,7 +170,6 @@ def main() -> int:
         for case in cases:
             print(case.id, "passed" if results.passed(case) else "failed" if case.id in results.last else "-")
         return 0
-    class_archive.use()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers and drivers end with it
     with tempfile.TemporaryDirectory(prefix="holdfast-matrix-servers-") as folder:
         servers = Servers(Path(folder))

@@ -1,21 +1,20 @@
-"""A query with state, in a process of its own: words counted into SQLite, until somebody kills it."""
+"""A query with state, in a process of its own: words counted into SQLite, until somebody kills it.
+
+`python -m tests.integration.savepoint_job FOLDER LOCATION NAME DATABASE [--once]`; a LOCATION at `s3a://` is in the
+store that the environment names.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import holdfast as hf
+from holdfast.checkpoint import savepoint_orders
 from tests.integration.helpers import read_files
+from tests.servers import s3a
 from tests.spark_conf import FAST
-
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-STATE = {
-    "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # The one that state of the other version cannot be read with.
-    "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",
-}
 
 
 def counts(spark, folder: Path, location: str, name: str = "words", database: str = "words.db"):
@@ -25,7 +24,15 @@ def counts(spark, folder: Path, location: str, name: str = "words", database: st
     return hf.write_stream(words, sink, name=name, checkpoint_location=location).outputMode("update")
 
 
+def main(folder: str, location: str, name: str, database: str, once: str = "") -> None:
+    """Run it until it is killed, or once."""
+    savepoint_orders.LOOK_FOR_ORDERS_FAR = 0.0  # the test waits for it
+    far = s3a.settings(os.environ["AWS_ENDPOINT_URL"]) if location.startswith("s3a:") else {}
+    session = hf.session("savepoint", state="rocksdb", conf={**FAST, **far, "spark.master": "local[2]"})
+    writer = counts(session, Path(folder), location, name, database)
+    writer.trigger(**({"availableNow": True} if once else {"processingTime": "100 milliseconds"}))
+    writer.start().awaitTermination()
+
+
 if __name__ == "__main__":
-    root = Path(sys.argv[1])
-    session = hf.session("savepoint", conf={**FAST, **STATE, "spark.master": "local[2]"})
-    counts(session, root, str(root / "ck")).trigger(processingTime="100 milliseconds").start().awaitTermination()
+    main(*sys.argv[1:])

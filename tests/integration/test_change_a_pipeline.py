@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.errors import PySparkException
 
 import holdfast as hf
@@ -55,3 +57,29 @@ def test_a_query_with_state_keeps_its_partitions_and_its_keys(spark, tmp_path: P
     with pytest.raises((hf.HoldfastError, PySparkException)):
         run(frame.selectExpr("id AS word", "at").groupBy("word").count(), sink(), tmp_path / "ck", "update")
     assert dict(select(tmp_path / "words.db", "SELECT word, count FROM words")) == {"w0": 4, "w1": 4, "w2": 4}
+
+
+def test_new_partitions_of_a_topic_are_read_from_their_beginning(spark, tmp_path: Path, kafka, topic) -> None:
+    source = topic("grown", 1)
+
+    def send(numbers: range, partition: int) -> None:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap})  # a new one knows the partitions of now
+        for number in numbers:
+            producer.produce(source, str(number), partition=partition)
+        assert producer.flush(30) == 0
+
+    def read() -> None:
+        start = hf.StartFrom.earliest()
+        rows = hf.read_kafka(
+            spark, bootstrap_servers=kafka.bootstrap, topics=[source], group_id="grown", start=start
+        ).selectExpr("bigint(string(value)) AS id")
+        run(rows, hf.SqliteSink(tmp_path / "shop.db", "orders"), tmp_path / "ck")
+
+    send(range(5), 0)
+    read()
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_partitions([NewPartitions(source, 3)])[source].result(30)
+    send(range(5, 8), 2)
+    send(range(8, 10), 0)
+    read()
+    assert ids(tmp_path / "shop.db") == list(range(10))

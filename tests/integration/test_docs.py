@@ -127,7 +127,9 @@ def rows(page: Page) -> list[tuple[Any, ...]]:
         connection.close()
 
 
-@pytest.mark.parametrize("page", [DOCS / "index.md", DOCS / "guarantees.md", README], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [DOCS / "index.md", DOCS / "guarantees.md", DOCS / "spark-doors.md", README], ids=lambda page: page.name
+)
 def test_rows_arrive_in_sqlite(run_page, page, capsys) -> None:
     made = run_page(page)
     assert len(made.queries) == 1

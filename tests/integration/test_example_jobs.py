@@ -12,19 +12,21 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast.metrics import METRICS, serve
+import holdfast as hf
 from holdfast.pipeline.build import Builder
 from holdfast.pipeline.checks.examine import findings
 from holdfast.pipeline.checks.registry import Level
 from holdfast.pipeline.checks.situation import Situation
 from holdfast.pipeline.problems import read_job
-from holdfast.pipeline.runner import Measured, Runner, Watchers
+from holdfast.pipeline.runner import Runner
+from holdfast.telemetry.names import METRICS
 from tests.integration.helpers import ids, select
 from tests.integration.test_jobs import NOW, Quiet
 from tests.integration.test_kafka_sink import consume
 from tests.servers.cassandra import CassandraServer
-from tests.servers.kafka import KafkaBroker, free_port
+from tests.servers.kafka import KafkaBroker
 from tests.servers.postgres import PostgresServer, execute
+from tests.servers.receivers import Receiver, attributes
 
 pytestmark = pytest.mark.spark
 JOBS = Path(__file__).parents[2] / "examples" / "jobs"
@@ -42,15 +44,14 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(name: str, measured: Measured | None = None) -> None:
+def run(name: str) -> None:
     """Checked, run, checked again, run again: the second run finds nothing to do."""
     for _ in range(2):
         described, said = read_job(JOBS / f"{name}.yaml", (NOW,)), Quiet()
         builder = Builder(described)
         bad = [f for f in findings(Situation.of(builder.writer(builder.session()))) if f.level is Level.FATAL]
         assert bad == []
-        watchers = Watchers(said, measured or Measured())
-        assert (Runner(builder, watchers, restart=described.job.restart).run(), said.lines) == (0, [])
+        assert (Runner(builder, said, restart=described.job.restart).run(), said.lines) == (0, [])
 
 
 def test_there_is_one_for_each_sink() -> None:
@@ -64,17 +65,33 @@ def read(file: Path) -> object:
 
 
 @pytest.mark.contract("R1", "R3")
-def test_sqlite_and_its_metrics(spark: SparkSession, data: Path) -> None:
-    measured, port = Measured(), free_port()
-    stop = serve(lambda: measured.metrics, port)
-    try:
-        run("sqlite", measured)
-        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
-    finally:
-        stop()
+def test_sqlite_its_metrics_lineage_and_traces(spark: SparkSession, data: Path) -> None:
+    serving = hf.metrics(0)
+    with Receiver() as receiver:
+        watching = [hf.lineage(receiver.url), hf.traces(receiver.url)]
+        try:
+            run("sqlite")
+            text = urllib.request.urlopen(serving.url, timeout=30).read().decode()
+        finally:
+            serving.close()
+            for one in watching:
+                one.close()
+        events, spans = receiver.events(), [s for s in receiver.spans() if s.name == "holdfast.checkpoint"]
+    # Two runs, the second with nothing to do.
+    runs: dict[str, list[str]] = {}
+    for event in events:
+        runs.setdefault(event["run"]["runId"], []).append(event["eventType"])
+    assert [(kinds[0], kinds[-1]) for kinds in runs.values()] == [("START", "COMPLETE")] * 2
+    told = [e for e in events if e["eventType"] == "RUNNING"]
+    assert {i["name"] for e in told for i in e["inputs"]} == {str(data / "incoming")}
+    written = [o for e in told for o in e["outputs"]]
+    assert {(o["namespace"], o["name"]) for o in written} == {("file", f"{data}/shop.db/orders")}
+    assert sum(o["outputFacets"]["outputStatistics"]["rowCount"] for o in written) == len(ROWS)
+    assert sum(attributes(span)["holdfast.rows"] for span in spans) == len(ROWS)
+    assert all(attributes(span)["spark.run_id"] for span in spans)
     assert ids(data / "shop.db") == list(range(20))
     assert 'holdfast_health{pipeline="orders-sqlite"} 0.0' in text
-    assert 'holdfast_rows_total{pipeline="orders-sqlite",sink="sqlite-orders"}' in text
+    assert 'holdfast_rows_total{pipeline="orders-sqlite",sink="sqlite-orders"} 20.0' in text
     assert all(f"# HELP {metric.name} " in text for metric in METRICS)
 
 

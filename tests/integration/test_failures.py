@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import holdfast as hf
 from holdfast import errors
+from holdfast.checkpoint.status import read_status
 from tests.integration.helpers import add_file, ids, read_files
 
 pytestmark = pytest.mark.spark
@@ -112,6 +114,10 @@ class Held(hf.SqliteSink):
             Path(self.folder, "held").touch()
             time.sleep(0.05)
 
+    def open(self, *args) -> None:  # type: ignore[no-untyped-def]
+        self._hang("open")
+        super().open(*args)
+
     def recover(self, *args) -> None:  # type: ignore[no-untyped-def]
         self._hang("recover")
         super().recover(*args)
@@ -142,6 +148,34 @@ def test_d2_a_stop_returns_although_the_batch_waits_for_an_endpoint_that_hangs(
     again = start(spark, tmp_path, Held(tmp_path))
     until(lambda: ids(tmp_path / "out.db") == list(range(20)))
     again.stop()
+
+
+def test_d2_a_sink_that_hangs_when_it_is_opened_is_named_by_status_and_by_the_start(
+    spark, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr("holdfast.checkpoint.pulse.EVERY", 0.1)
+    monkeypatch.setattr("holdfast.checkpoint.health.STUCK_AFTER", 0.0)
+    location, hold = str(tmp_path / "checkpoint"), tmp_path / "hold"
+    hold.write_text("open")
+    told: list[str] = []
+
+    def look() -> None:
+        until((tmp_path / "held").exists)
+        until(lambda: told.extend(read_status(location).reasons) or bool(told))
+        hold.unlink()
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    start(spark, tmp_path, Held(tmp_path)).stop()
+    watcher.join()
+    assert told[0].startswith("sink 'held' is starting for")
+    hold.write_text("open")
+    monkeypatch.setattr("holdfast.core.retry.ONE_CALL", 0.5)
+    with pytest.raises(errors.SinkError, match=r"sink 'held' .*has been starting for \d+ s without an answer"):
+        start(spark, tmp_path, Held(tmp_path), retry=hf.Retry(for_=0))
+    found = read_status(location)
+    assert (found.health, found.last_error["type"]) == ("down", "SinkError")  # type: ignore[index]
+    hold.unlink()
 
 
 class Seen(StreamingQueryListener):

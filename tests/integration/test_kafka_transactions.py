@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 import holdfast as hf
@@ -20,6 +21,8 @@ from holdfast.cli.app import app
 from holdfast.connectors.kafka.client.transactions import TransactionClient, TransactionRef
 from holdfast.connectors.kafka.sink import ids
 from holdfast.core.model import Committable
+from holdfast.dashboard.places import Places
+from holdfast.dashboard.web import Site
 from holdfast.testing.local import LocalBatch, LocalQuery, LocalRun, armed
 from tests.integration.test_kafka_sink import OneTransaction, consume
 from tests.servers.kafka import KafkaBroker
@@ -140,6 +143,49 @@ def test_what_is_not_decided_can_be_aborted_and_not_committed(pipeline, kafka) -
     pipeline.start().run(0, pipeline.batch(["a"], ["b"]))
     assert pipeline.values() == ["a", "b"]
     assert document("list", pipeline.location)["transactions"] == []
+
+
+@pytest.mark.contract("R3")
+def test_the_dashboard_aborts_what_is_not_decided_with_word_and_confirmation(pipeline, kafka) -> None:
+    pipeline.die("lost", 0, ["kept"])
+    driver = pipeline.start()
+    with armed("decision=error"), pytest.raises(errors.InjectedFault):
+        driver.run(1, pipeline.batch(["a"], ["b"]))
+    site = Site(Places([str(pipeline.location)]), allow_actions=True, kafka={"bootstrap.servers": kafka.bootstrap})
+    browser = TestClient(site.app(), base_url="http://localhost")
+    place, word = next(iter(site.places)).slug, site.actions.word
+    shown = browser.get(f"/api/pipelines/{place}/transactions").json()["transactions"]
+    [first, second] = [t["transactional_id"] for t in shown if t["verdict"] == "undecided"]
+    page = browser.get(f"/p/{place}/transactions").text
+    assert page.count('class="act"') == 2 and "data-until" in page
+
+    def post(path: str, body: Any, word: str = word) -> Any:
+        headers = {"Origin": "http://localhost", "Authorization": f"Bearer {word}"}
+        return browser.post(f"/api/pipelines/{place}/actions/{path}", json=body, headers=headers)
+
+    assert post("abort", {"transactional_id": first}, "guess").status_code == 401
+    planned = post("abort", {"transactional_id": first})
+    assert planned.status_code == 200 and "run again" in planned.json()["question"], planned.text
+    assert len(document("list", pipeline.location)["transactions"]) == 2, "a question ends nothing"
+    done = post("confirm", {"token": planned.json()["token"]})
+    assert done.json()["message"] == f"{first}: aborted"
+    assert post("confirm", {"token": planned.json()["token"]}).status_code == 409
+    assert [t["transactional_id"] for t in document("list", pipeline.location)["transactions"]] == [second]
+    told = browser.get(f"/api/pipelines/{place}").json()["actions"]
+    assert [(a["what"], a["through"], a["details"]["transactional_id"]) for a in told] == [
+        ("transaction aborted", "dashboard", first)
+    ]
+    # The command line writes the same journal; what is decided is aborted by neither.
+    document("abort", pipeline.location, second, "--yes")
+    assert [a["through"] for a in browser.get(f"/api/pipelines/{place}").json()["actions"]] == [
+        "command line",
+        "dashboard",
+    ]
+    pipeline.close()
+    pipeline.die("lost", 1, ["a"], ["b"])
+    decided = document("list", pipeline.location)["transactions"][0]["transactional_id"]
+    refused = post("abort", {"transactional_id": decided})
+    assert refused.status_code == 409 and "would lose them" in refused.json()["message"]
 
 
 def test_a_decision_while_the_operator_thinks_is_respected(pipeline, monkeypatch) -> None:

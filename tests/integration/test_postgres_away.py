@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import adbc_driver_manager
 import pyarrow as pa
 import pytest
 
@@ -201,15 +203,20 @@ def test_a_committer_notices_a_server_that_hangs(own_server: PostgresServer, que
     committer.close()
 
 
+@pytest.mark.parametrize("noticed_by", ["the network", "a look"])
 def test_a_task_whose_rows_the_server_does_not_take_fails_instead_of_waiting_for_ever(
-    own_server: PostgresServer, query: Query
+    own_server: PostgresServer, query: Query, noticed_by: str, request: pytest.FixtureRequest
 ) -> None:
+    """A local socket has no timeout of its own."""
     execute(query.dsn, "CREATE TABLE t (v text)")
     query.local.schema = pa.schema([("v", pa.string())])
     run = query.start(create=False, lock_timeout=0.5)
     (sink,) = run.sinks
-    sink.server._conninfo = sink.server._conninfo.replace("tcp_user_timeout=30500", "tcp_user_timeout=2000")
-    assert "tcp_user_timeout=2000" in sink.server._conninfo
+    if noticed_by == "a look":
+        request.getfixturevalue("hasty")
+    else:
+        sink.server._conninfo = sink.server._conninfo.replace("tcp_user_timeout=30500", "tcp_user_timeout=2000")
+        assert "tcp_user_timeout=2000" in sink.server._conninfo
     rows_of_it = pa.RecordBatch.from_pylist([{"v": "x" * 1000}] * 20_000, schema=query.local.schema)
     task = make_task(run.info, sink.name, 0, 0, 0, 0)
     writer = sink.begin(task)
@@ -221,6 +228,64 @@ def test_a_task_whose_rows_the_server_does_not_take_fails_instead_of_waiting_for
     assert time.monotonic() - begun < 30
     writer.abort()
     run.close()
+
+
+@pytest.mark.parametrize("column", ["text", "numeric(9,2)"], ids=["psycopg", "ADBC"])
+@pytest.mark.usefixtures("hasty")
+def test_a_task_whose_first_rows_meet_a_server_that_hangs_fails_instead_of_waiting_for_ever(
+    own_server: PostgresServer, query: Query, column: str
+) -> None:
+    query.local.schema = pa.schema([("v", pa.string() if column == "text" else pa.decimal128(9, 2))])
+    query.dsn += "?connect_timeout=2"
+    execute(query.dsn, f"CREATE TABLE t (v {column})")
+    run = query.start(create=False)
+    (sink,) = run.sinks
+    writer = sink.begin(make_task(run.info, sink.name, 0, 0, 0, 0))
+    begun = time.monotonic()
+    with (
+        stopped(own_server, all_of_it=True),
+        pytest.raises(SinkError, match=rf"{WHO}: the server.*(does not answer|has done nothing for)"),
+    ):
+        sink.write(writer, pa.RecordBatch.from_pylist([{"v": None}], schema=query.local.schema))
+    assert time.monotonic() - begun < 15
+    writer.abort()
+    run.close()
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_connection_of_adbc_that_comes_too_late_is_given_up_and_closed(
+    own_server: PostgresServer, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = query.start()
+    server, answer = run.sinks[0].server, threading.Event()
+    late: list[Any] = []
+
+    def connect() -> Any:
+        assert answer.wait(60)
+        late.append(server_connect())
+        return late[0]
+
+    server_connect = server.adbc_connection
+    monkeypatch.setattr(server, "adbc_connection", connect)
+    with (
+        stopped(own_server, all_of_it=True),
+        pytest.raises(SinkError, match=rf"{WHO}: the server.*does not answer"),
+    ):
+        server.session(plain=False)
+    answer.set()
+    deadline = time.monotonic() + 30
+    while not late or not _closed(late[0]):
+        assert time.monotonic() < deadline, "its connection stays"
+        time.sleep(0.05)
+    run.close()
+
+
+def _closed(connection: Any) -> bool:
+    try:
+        connection.get_info()
+    except adbc_driver_manager.Error:
+        return True
+    return False
 
 
 @pytest.mark.parametrize("all_of_it", [True, False], ids=["all", "children"])

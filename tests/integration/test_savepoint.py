@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
-import socket
+import sqlite3
 import subprocess
 import sys
-import time
-import urllib.request
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
+from typer.testing import CliRunner
 
 import holdfast as hf
+from holdfast.checkpoint.history import engine_position
 from holdfast.checkpoint.origin import Ahead
-from holdfast.checkpoint.savepoint import read_savepoint
+from holdfast.checkpoint.savepoint import Savepoint, read_savepoint
 from holdfast.checkpoint.start_from import start_from
+from holdfast.cli.app import app
 from tests.crash.harness import ROOT
 from tests.crash.processes import end, wait_for
 from tests.integration.helpers import add_file, ids, read_files, select
-from tests.integration.savepoint_job import STATE, counts
+from tests.integration.savepoint_job import counts
 from tests.integration.test_kafka_sink import consume
 
 pytestmark = pytest.mark.spark
@@ -34,87 +37,147 @@ def found(database: Path) -> dict[str, int]:
     return dict(select(database, "SELECT word, count FROM words")) if database.exists() else {}
 
 
-@pytest.fixture
-def rocksdb(spark):
-    before = {key: spark.conf.get(key, None) for key in STATE}
-    for key, value in STATE.items():
-        spark.conf.set(key, value)
-    yield spark
-    for key, value in before.items():
-        spark.conf.unset(key) if value is None else spark.conf.set(key, value)
+class Job:
+    """The query of savepoint_job in a process group of its own."""
+
+    def __init__(self, folder: Path, location: str, name: str = "words", *once: str) -> None:
+        env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+        words = [str(folder), location, name, f"{name}.db", *once]
+        self.log, self.database = folder / "job.log", folder / f"{name}.db"
+        with self.log.open("wb") as log:
+            command = [sys.executable, "-m", "tests.integration.savepoint_job", *words]
+            self.process = subprocess.Popen(command, env=env, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+
+    def wait(self, counted: dict[str, int]) -> None:
+        wait_for(lambda: self.process.poll() is not None or _read(self.database) == counted, "the words")
+        self.check()
+
+    def check(self) -> None:
+        assert self.process.poll() is None, self.log.read_text()[-3000:]
+
+
+def add_files(folder: Path, first: int, last: int) -> None:
+    for n in range(first, last):
+        add_file(folder / "in", n, range(n * 10, n * 10 + 10))
+
+
+def saved_while_it_runs(folder: Path, location: str, target: str) -> Savepoint:
+    """Three files are counted; then the query is asked for a savepoint, and is killed."""
+    add_files(folder, 0, 3)
+    job = Job(folder, location)
+    try:
+        job.wait(expected(range(30)))
+        saved = hf.savepoint(location, target, timeout="3m")
+        job.check()
+    finally:
+        end(job.process)
+    assert saved.checkpoint_id == 2
+    assert any(name.startswith("spark/state/0/") for name in saved.files)
+    assert not start_from(saved.path, f"{location}-new").further
+    start_from(saved.path, f"{location}-copy", name="copy")
+    add_files(folder, 3, 5)
+    return saved
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.contract("S5")
 def test_taken_while_it_runs_then_killed_then_started_from(rocksdb, tmp_path: Path) -> None:
     """The state goes along: words that were counted before the savepoint count on, and none counts twice."""
-    for n in range(3):
-        add_file(tmp_path / "in", n, range(n * 10, n * 10 + 10))
-    env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    command = [sys.executable, "-m", "tests.integration.savepoint_job", str(tmp_path)]
-    with (tmp_path / "job.log").open("wb") as log:
-        process = subprocess.Popen(command, env=env, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
-        try:
-            wait_for(
-                lambda: process.poll() is not None or _read(tmp_path / "words.db") == expected(range(30)), "the words"
-            )
-            assert process.poll() is None, (tmp_path / "job.log").read_text()[-3000:]
-            saved = hf.savepoint(tmp_path / "ck", tmp_path / "saved", timeout="3m")
-            assert process.poll() is None
-        finally:
-            end(process)
-    assert saved.checkpoint_id == 2
-    assert any(name.startswith("spark/state/0/") for name in saved.files)
-    begun = start_from(saved.path, str(tmp_path / "new"))
-    assert not begun.further
-    for n in range(3, 5):
-        add_file(tmp_path / "in", n, range(n * 10, n * 10 + 10))
-    for location, name, database in ((tmp_path / "new", "words", "words.db"), (tmp_path / "copy", "copy", "copy.db")):
-        if name == "copy":
-            start_from(saved.path, str(location), name=name)
-        counts(rocksdb, tmp_path, str(location), name, database).trigger(availableNow=True).start().awaitTermination()
+    location = str(tmp_path / "ck")
+    saved_while_it_runs(tmp_path, location, str(tmp_path / "saved"))
+    for where, name in ((f"{location}-new", "words"), (f"{location}-copy", "copy")):
+        writer = counts(rocksdb, tmp_path, where, name, f"{name}.db")
+        writer.trigger(availableNow=True).start().awaitTermination()
     assert found(tmp_path / "words.db") == expected(range(50))
     assert found(tmp_path / "copy.db") == expected(range(50))  # only from the savepoint's state
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.contract("S5")
+def test_the_same_where_sparks_part_and_ours_are_on_s3(tmp_path: Path, bucket: str) -> None:
+    """Spark by s3a, holdfast by s3fs: offsets, commits, state, log and savepoint are all in the bucket."""
+    location = f"s3a://{bucket}/ck"
+    saved_while_it_runs(tmp_path, location, f"s3a://{bucket}/saved")
+    assert engine_position(f"{location}-copy") == (2, 2)
+    job = Job(tmp_path, f"{location}-copy", "copy", "--once")
+    try:
+        assert job.process.wait(180) == 0, job.log.read_text()[-3000:]
+    finally:
+        end(job.process)
+    assert found(tmp_path / "copy.db") == expected(range(50))  # only from the savepoint's state
+    assert not (tmp_path / "ck").exists() and engine_position(f"{location}-copy")[1] == 4
 
 
 def _read(database: Path) -> dict[str, int]:
     try:
         return found(database)
-    except Exception:  # noqa: BLE001  the table is not there yet
+    except sqlite3.OperationalError:  # the table is not there yet
         return {}
 
 
-@pytest.fixture
-def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ACCESS_KEY_ID": "x",
-        "AWS_SECRET_ACCESS_KEY": "y",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    command = [Path(sys.executable).with_name("moto_server"), "-H", "127.0.0.1", "-p", str(port)]
-    with (tmp_path / "moto.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        try:
-            for _ in range(300):
-                try:
-                    put = urllib.request.Request(f"http://127.0.0.1:{port}/saved", method="PUT")
-                    urllib.request.urlopen(put, timeout=5).close()
-                    break
-                except OSError:
-                    time.sleep(0.1)
-            else:
-                pytest.fail(f"moto_server did not start: {(tmp_path / 'moto.log').read_text()}")
-            yield "s3://saved/points"
-        finally:
-            process.terminate()
+@pytest.mark.contract("S5")
+def test_a_rewind_takes_the_state_back_with_it(rocksdb, tmp_path: Path) -> None:
+    """Counts of an upsert are right only if the state forgot what is read again, and remembers what is not."""
+    location = str(tmp_path / "ck")
+
+    def run() -> None:
+        counts(rocksdb, tmp_path, location).trigger(availableNow=True).start().awaitTermination()
+
+    add_files(tmp_path, 0, 4)
+    run()
+    assert [c.checkpoint_id for c in hf.checkpoints(location)] == [0, 1, 2, 3]
+    told = CliRunner().invoke(app, ["rewind", location, "--to", "1"])
+    assert told.exit_code == 1 and "2 checkpoints with 6 rows" in " ".join(told.stderr.split()), told.output
+    told = CliRunner().invoke(app, ["rewind", location, "--to", "1", "--ahead", "redeliver", "--yes"])
+    assert told.exit_code == 0, told.output
+    assert [c.checkpoint_id for c in hf.checkpoints(location)] == [0, 1]
+    add_files(tmp_path, 4, 5)
+    run()
+    run()
+    assert found(tmp_path / "words.db") == expected(range(50))
+    assert hf.checkpoints(location)[-1].state["rows"] == 3
 
 
 @pytest.mark.contract("S5")
-def test_a_running_query_saves_itself_to_s3_and_goes_on(spark, tmp_path: Path, s3: str) -> None:
+def test_a_kafka_query_is_set_to_other_offsets(spark, tmp_path: Path, kafka, topic) -> None:
+    source = topic("rewound", 1)
+
+    def send(numbers: range) -> None:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap})
+        for number in numbers:
+            producer.produce(source, str(number))
+        assert producer.flush(30) == 0
+
+    def run() -> list[int]:
+        rows = hf.read_kafka(
+            spark,
+            bootstrap_servers=kafka.bootstrap,
+            topics=[source],
+            group_id="rewound",
+            start=hf.StartFrom.earliest(),
+        ).selectExpr("bigint(string(value)) AS id")
+        sink = hf.SqliteSink(tmp_path / "shop.db", "orders")
+        writer = hf.write_stream(rows, sink, name="rewound", checkpoint_location=tmp_path / "ck")
+        writer.trigger(availableNow=True).start().awaitTermination()
+        return ids(tmp_path / "shop.db")
+
+    def rewound(*words: str) -> None:
+        told = CliRunner().invoke(app, ["rewind", str(tmp_path / "ck"), "--yes", *words])
+        assert told.exit_code == 0, told.output
+
+    send(range(10))
+    assert run() == list(range(10))
+    rewound("--to-offsets", json.dumps({source: {"0": 7}}), "--ahead", "redeliver")
+    assert run() == sorted([*range(10), 7, 8, 9])
+    send(range(10, 14))
+    rewound("--to-offsets", json.dumps({source: {"0": 12}}), "--leave-out")
+    assert run() == sorted([*range(10), 7, 8, 9, 12, 13])
+
+
+@pytest.mark.contract("S5")
+def test_a_running_query_saves_itself_to_s3_and_goes_on(spark, tmp_path: Path, bucket: str) -> None:
+    s3 = f"s3://{bucket}/points"
+
     def query(place: str):
         sink = hf.SqliteSink(tmp_path / "shop.db", "orders")
         return hf.write_stream(

@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import errors
-from holdfast.spark.session import _sockets
+from holdfast.spark import checkpoint_files, class_archive, warm
+from holdfast.spark.session import _daemon, _sockets
 
 pytestmark = pytest.mark.spark
 
@@ -101,3 +102,67 @@ def test_what_was_submitted_wins_over_the_defaults(tmp_path, way) -> None:
             environment["SPARK_CONF_DIR"] = str(tmp_path)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert "ANSWER local[1] 7 false mine" in done.stdout, done.stderr[-2000:]
+
+
+def test_what_tasks_need_is_imported_before_workers_are_forked(spark: SparkSession) -> None:
+    """A process with threads must not fork, and imports start some."""
+
+    def look(_: int) -> tuple[str, int, bool]:
+        parent = Path(f"/proc/{os.getppid()}")
+        return (parent / "cmdline").read_text(), len(list((parent / "task").iterdir())), "numpy" in sys.modules
+
+    [(command, threads, loaded)] = spark.sparkContext.parallelize([0], 1).map(look).collect()
+    assert "holdfast.spark.daemon" in command and threads == 1 and loaded
+
+
+def test_java_is_told_of_the_archive_of_classes_where_there_is_one(spark: SparkSession) -> None:
+    arguments = spark.sparkContext._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
+    archive = class_archive.location()
+    assert archive is not None
+    assert (f"-XX:SharedArchiveFile={archive}" in list(arguments)) == archive.exists()
+
+
+def test_a_python_that_does_not_find_holdfast_by_itself_gets_sparks_own_daemon(monkeypatch) -> None:
+    assert _daemon() == {"spark.python.daemon.module": "holdfast.spark.daemon"}
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert _daemon() == {}
+
+
+def test_workers_are_started_once_beside_the_caller(spark: SparkSession, monkeypatch) -> None:
+    monkeypatch.setattr(warm, "_warmed", set())
+    thread = warm.warm_workers(spark.sparkContext)
+    assert thread is not None
+    thread.join(60)
+    assert not thread.is_alive() and warm.warm_workers(spark.sparkContext) is None
+
+
+class TestSparksOwnCheckpointFiles:
+    def test_on_a_local_disk_they_are_written_the_quick_way(self, spark: SparkSession) -> None:
+        found = checkpoint_files._class(spark, "file:/data/checkpoints")
+        assert found is not None and found.endswith("FileSystemBasedCheckpointFileManager")
+
+    @pytest.mark.parametrize("location", ["s3a://bucket/c", "hdfs://name/c"])
+    def test_elsewhere_spark_chooses(self, spark: SparkSession, location: str) -> None:
+        assert checkpoint_files._class(spark, location) is None
+
+    def test_what_the_user_has_set_stays(self, spark: SparkSession) -> None:
+        spark.conf.set(checkpoint_files.SETTING, "my.Manager")
+        try:
+            with checkpoint_files.quick_files(spark, "file:/data"):
+                assert spark.conf.get(checkpoint_files.SETTING) == "my.Manager"
+            assert spark.conf.get(checkpoint_files.SETTING) == "my.Manager"
+        finally:
+            spark.conf.unset(checkpoint_files.SETTING)
+
+    def test_a_session_of_somebody_else_is_left_as_it_is(self, spark: SparkSession, monkeypatch) -> None:
+        monkeypatch.setattr(checkpoint_files, "OURS", "spark.somebody.else")
+        assert checkpoint_files._class(spark, "file:/data") is None
+
+    def test_the_choice_is_for_this_query_only(self, spark: SparkSession, tmp_path, monkeypatch) -> None:
+        """Spark is told while it starts the query: it complains of a class that is none of its kind."""
+        monkeypatch.setattr(checkpoint_files, "_CLASSES", ("org.apache.spark.SparkContext",))
+        rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+        writer = hf.write_stream(rows, hf.StdoutSink(), name="quick", checkpoint_location=tmp_path / "c")
+        with pytest.raises(Exception, match=r"org\.apache\.spark\.SparkContext"):
+            writer.start()
+        assert spark.conf.get(checkpoint_files.SETTING, None) is None

@@ -10,13 +10,13 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from holdfast.spark.jars import Coordinate, fetch_jars
+from holdfast.testing.servers.starting import comes_up
 from tests.servers.kafka import free_port
 
 CASSANDRA = (Coordinate("org.apache.cassandra", "cassandra-all", "5.0.9", transitive=True),)
@@ -129,13 +129,8 @@ class CassandraServer:
         command.append("org.apache.cassandra.service.CassandraDaemon")
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, start_new_session=True)
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                break
-            if self._answers():
-                return
-            time.sleep(0.2)
+        if comes_up(self._process, self._answers, timeout):
+            return
         self.stop(kill=True)
         raise AssertionError(f"Cassandra did not start:\n{(self.folder / 'server.log').read_text()[-3000:]}")
 

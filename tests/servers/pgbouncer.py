@@ -11,22 +11,14 @@ from pathlib import Path
 
 import psycopg
 
+from tests.servers.debian import program
 from tests.servers.kafka import free_port
 from tests.servers.postgres import PASSWORD, USER, PostgresServer
 
 
 def binary() -> str:
-    """Where pgbouncer is; Debian's package is installed if it is missing and we may."""
-    places = f"{os.environ.get('PATH', '')}:/usr/sbin"
-    found = shutil.which("pgbouncer", path=places)
-    if found is None and os.getuid() == 0 and shutil.which("apt-get"):
-        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "pgbouncer"]
-        if subprocess.run(install, capture_output=True).returncode:
-            subprocess.run(["apt-get", "update", "-qq"], check=True, capture_output=True)
-            subprocess.run(install, check=True, capture_output=True)
-        found = shutil.which("pgbouncer", path=places)
-    assert found is not None, "no pgbouncer: install Debian's package of this name"
-    return found
+    """Where pgbouncer is."""
+    return program("pgbouncer")
 
 
 class PgBouncer:

@@ -11,16 +11,11 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from holdfast.spark.jars import Coordinate, cache_folder, fetch_jars
+from holdfast.spark.jars import cache_folder
+from tests.servers import s3a
 from tests.servers.kafka import free_port
 
 ROOT = Path(__file__).parents[2]
-#: What Hadoop's `s3a://` needs beside the Hadoop 3.5.0 of PySpark: modules of the SDK, 15 MB, not its bundle of 640.
-S3A = (
-    Coordinate("org.apache.hadoop", "hadoop-aws", "3.5.0"),
-    Coordinate("software.amazon.awssdk", "s3-transfer-manager", "2.35.4", transitive=True),
-    Coordinate("software.amazon.awssdk", "sts", "2.35.4"),
-)
 #: Of these Spark has its own.
 _SPARKS = ("netty-buffer", "netty-codec", "netty-common", "netty-handler", "netty-resolver", "netty-transport", "slf4j")
 _VERSITY = "v1.8.0"
@@ -29,7 +24,7 @@ KEY, SECRET = "holdfast-test", "holdfast-secret"
 
 def s3a_jars() -> str:
     """For `spark.jars`."""
-    found = {jar.name: jar for jar in fetch_jars(S3A) if not jar.name.startswith(_SPARKS)}
+    found = {jar.name: jar for jar in s3a.jars() if not jar.name.startswith(_SPARKS)}
     return ",".join(str(jar) for jar in found.values())
 
 

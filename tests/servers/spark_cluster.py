@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyspark
 
-from tests import class_archive
+from holdfast.spark import class_archive
 from tests.crash.processes import ancestors, command_of, descendants, kill_all, state_of, wait_for
 
 HOME = Path(pyspark.__file__).parent
@@ -171,9 +171,7 @@ def conf(environment: Mapping[str, str], names: tuple[str, ...], folder: Path) -
     """For an application whose executors need these variables; what happened is noted in the folder, see `events`."""
     (folder / "events").mkdir(exist_ok=True)
     java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-    archive = class_archive.location()
-    if archive.exists():
-        java = f"{java} -XX:SharedArchiveFile={archive}"
+    java = f"{java} {class_archive.options({})}".strip()
     return {
         **CONF,
         **{f"spark.executorEnv.{name}": environment[name] for name in names if name in environment},

@@ -197,6 +197,10 @@ def hostile(folder: Path) -> Scene:
     (scene.location / "metadata").write_text(json.dumps({"id": SCRIPT}))
     (scene.location / "offsets" / "4").write_text(f"v1\n{json.dumps({'conf': {SCRIPT: SCRIPT}})}\n{SCRIPT}\n")
     rewrite(scene, {"host": SCRIPT})
+    noted = {"what": SCRIPT, "by": SCRIPT, "host": SCRIPT, "at": 1, "through": SCRIPT, "details": {SCRIPT: SCRIPT}}
+    (log / "actions").mkdir()
+    (log / "actions" / "1.json").write_bytes(records.encode("action", "a" * 32, noted))
+    (log / "actions" / "2.json").write_text(SCRIPT)
     return scene
 
 

@@ -38,7 +38,7 @@ def committer(**options: Any) -> CassandraCheckpointCommitter:
     [
         ({"contact_points": "localhost"}, "contact_points must be a list of host names"),
         ({"contact_points": []}, "contact_points must be a list"),
-        ({"contact_points": [5]}, "contact_points: 5 is not a host name"),
+        ({"contact_points": [5]}, "contact_points must be a list of host names, not"),
         ({"contact_points": [" h"]}, "contact_points: ' h' is not a host name"),
         ({"contact_points": ["cassandra://h"]}, "is not a host name or an address"),
         ({"port": 0}, "port must be a number from 1 to 65535"),
@@ -86,7 +86,7 @@ def test_options_of_the_sink(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("replication", "message"),
     [
-        (3, "replication must be a dict, not 3"),
+        (3, "replication must be a dict, or None, not 3"),
         ({"dc1": 3}, "class must be one of SimpleStrategy, NetworkTopologyStrategy, not None"),
         ({"class": "LocalStrategy"}, "class must be one of"),
         ({"class": "SimpleStrategy"}, "SimpleStrategy takes replication_factor and nothing else"),

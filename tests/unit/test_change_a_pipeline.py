@@ -74,6 +74,19 @@ def test_a_sink_that_is_owed_rows_cannot_be_removed_before_it_has_them(tmp_path)
     assert endpoint.rows == [1]
 
 
+def test_a_renamed_sink_is_another_one_unless_it_keeps_its_name(tmp_path) -> None:
+    engine = SavedEngine(tmp_path / "ck", sink(tmp_path))
+    engine.run(0, [1])
+    engine.restart(SqliteSink(tmp_path / "shop.db", "orders", name="renamed"))
+    engine.run(1, [2])
+    book = read_book(engine.storage)
+    assert book["renamed"].since == 1
+    engine.restart(SqliteSink(tmp_path / "shop.db", "orders", name="sqlite-orders"))
+    engine.run(2, [3])
+    engine.stop()
+    assert rows_in(tmp_path / "shop.db") == [1, 2, 3]
+
+
 def test_another_table_gets_what_is_decided_from_then_on(tmp_path) -> None:
     engine = SavedEngine(tmp_path / "ck", SqliteSink(tmp_path / "shop.db", "orders", name="shop"))
     engine.run(0, [1])

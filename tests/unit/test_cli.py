@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 import time
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import holdfast
@@ -17,6 +20,7 @@ from holdfast.checkpoint.history import History, log_location
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.status import read_status
 from holdfast.checkpoint.storage import open_storage
+from holdfast.cli import main, manual, output
 from holdfast.cli.app import app
 from holdfast.core.model import Committable
 
@@ -24,7 +28,7 @@ COMMANDS = [command.callback.__name__ for command in app.registered_commands if 
 
 
 def run(*arguments: object) -> Any:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="holdfast")
 
 
 def decide(log: CheckpointLog, checkpoint_id: int, *committed: str) -> None:
@@ -66,7 +70,53 @@ def test_there_are_commands() -> None:
 def test_every_help_says_what_it_does_and_gives_an_example(command: list[str]) -> None:
     result = run(*command, "--help")
     assert result.exit_code == 0
-    assert "Example: holdfast" in result.stdout
+    assert result.stdout.startswith("NAME\n    holdfast") and "\nSYNOPSIS\n    holdfast" in result.stdout
+    assert re.search(r"\nEXAMPLES?\n +.*holdfast", result.stdout, re.S)
+    assert all(len(line) <= 120 for line in result.stdout.splitlines())
+
+
+def test_the_whole_manual_names_every_command_once_and_every_exit_code() -> None:
+    shown = run("--help").stdout
+    chapters = [name for names in manual.CHAPTERS.values() for name in names]
+    assert sorted(chapters) == sorted(typer.main.get_command(app).commands)
+    for name in chapters:
+        assert len(re.findall(rf"^    {name}  +\w", shown, re.M)) == 1, name
+    for code in (output.OK, output.BROKEN, output.IS_DOWN, output.USAGE, output.BUG):
+        assert re.search(rf"^    {code} +\w", shown, re.M), code
+    assert "--install-completion" in shown
+
+
+def test_an_error_is_a_sentence_and_with_debug_a_traceback_too(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "holdfast.cli", "status", str(tmp_path)]
+    plain, debug = (
+        subprocess.run([*command, *more], capture_output=True, text=True, timeout=60) for more in ([], ["--debug"])
+    )
+    assert (plain.returncode, debug.returncode) == (3, 3)
+    assert len(plain.stderr.splitlines()) == 1 and plain.stderr.startswith("error: ")
+    assert debug.stderr.startswith("Traceback") and debug.stderr.splitlines()[-1] == plain.stderr.strip()
+
+
+def test_a_bug_is_a_sentence_that_says_how_to_find_out_more(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["holdfast", "schema"])
+    monkeypatch.setattr("holdfast.pipeline.model.job_model", lambda: 1 / 0)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = capsys.readouterr().err
+    assert ended.value.code == output.BUG
+    assert told.startswith("error: ZeroDivisionError: division by zero.") and "--debug" in told
+    assert len(told.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("typed", "offered"), [("holdfast sta", "status"), ("holdfast savepoint cr", "create")])
+def test_the_shell_completes_commands(typed: str, offered: str) -> None:
+    asked = {"_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    code = "from holdfast.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, timeout=60
+    )
+    assert offered in done.stdout.split(), done.stderr
 
 
 def test_version() -> None:

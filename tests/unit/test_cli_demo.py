@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection, RemoteDisconnected
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
 from holdfast.checkpoint.history import log_location
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.storage import open_storage
+from holdfast.cli.demo import _page
 from holdfast.core.model import Committable
 from holdfast.demo.audit import audit_folder
 from holdfast.demo.endpoint import Endpoint
@@ -151,3 +153,14 @@ def test_an_ambush_keeps_the_rows_and_gives_no_answer(endpoint: Endpoint) -> Non
     assert endpoint.rows == 1
     assert post(endpoint, 0, b"{}\n") == 200
     assert (endpoint.rows, endpoint.repeated) == (1, 1)
+
+
+def test_the_dashboard_of_a_demo_is_there_before_its_pipeline_is(tmp_path: Path) -> None:
+    made = Folder(tmp_path)
+    made.create()
+    with _page(made, 0) as url:
+        assert "cannot be read" not in urlopen(url, timeout=60).read().decode()
+        log = CheckpointLog(open_storage(log_location(str(made.checkpoint))), "demo-orders")
+        log.start()
+        decide(log, 0, "sqlite", "endpoint")
+        assert "demo-orders" in urlopen(f"{url}p/checkpoint", timeout=60).read().decode()

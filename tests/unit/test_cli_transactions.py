@@ -40,7 +40,7 @@ def log(tmp_path: Path) -> CheckpointLog:
 def test_every_help_says_what_it_does_and_gives_an_example(command: str) -> None:
     result = run("transactions", *([command] if command else []), "--help")
     assert result.exit_code == 0
-    assert "Example: holdfast transactions" in result.stdout
+    assert "\nEXAMPLE\n    holdfast transactions" in result.stdout
 
 
 @pytest.mark.parametrize("command", COMMANDS)

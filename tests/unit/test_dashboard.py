@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from starlette.testclient import TestClient
 
 from holdfast.checkpoint.history import checkpoints
 from holdfast.checkpoint.pulse import Pulse
+from holdfast.core.hiding import hide, hide_text
 from holdfast.dashboard import places
-from holdfast.dashboard.hiding import hide, hide_text
 from holdfast.dashboard.openapi import CALLS
 from holdfast.dashboard.places import Places
 from holdfast.dashboard.web import Site
@@ -114,6 +115,13 @@ def test_what_is_stuck_is_shown_with_its_ways_out(folder: Path) -> None:
 
 
 @pytest.mark.contract("R3")
+def test_what_is_stuck_is_decided_although_its_query_left_no_statistics_of_it(folder: Path) -> None:
+    shown = get(client(folder), "/api/pipelines/ledger")
+    [stuck] = shown["stuck"]
+    last = shown["timeline"][-1]
+    assert (last["checkpoint_id"], last["status"], last["rows"]) == (stuck["checkpoint_id"], "decided", stuck["rows"])
+
+
 def test_a_checkpoint_shows_its_records_as_they_are_on_disk(folder: Path) -> None:
     browser = client(folder)
     found = get(browser, "/api/pipelines/orders/checkpoints/129")
@@ -225,7 +233,18 @@ def test_a_damaged_record_is_an_error_text(tmp: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["{", "[]", '{"checkpoint_id": "x"}', '{"checkpoint_id":9,"durations":{"a":"b"}}', "7"]
+    "line",
+    [
+        "{",
+        "[]",
+        '{"checkpoint_id": "x"}',
+        '{"checkpoint_id":9,"durations":{"a":"b"}}',
+        "7",
+        '{"checkpoint_id":9,"status":"complete","sinks":{"a":{"rows":"many"}}}',
+        '{"checkpoint_id":9,"status":"complete","parts":[7]}',
+        '{"checkpoint_id":9,"status":"complete","parts":[{"rows":"many"}]}',
+        '{"checkpoint_id":9,"status":"complete","state":{"rows":"many"}}',
+    ],
 )
 def test_a_damaged_history_is_an_error_text(tmp: Path, line: str) -> None:
     scene = scenes.Scene(tmp, "orders", back=60)
@@ -277,8 +296,8 @@ def test_script_in_every_name_and_text_is_shown_as_text(tmp: Path) -> None:
         answer = browser.get(path)
         assert answer.status_code == 200, (path, answer.text)
         assert "&lt;img" in answer.text or path.endswith(("/transactions", "/summary")), path
-        # Two scripts of ours, by address, and none of theirs; no picture at all.
-        assert answer.text.count("<script") == 2, path
+        # Scripts of ours, by address (that of the plots where there are some), and none of theirs; no picture at all.
+        assert answer.text.count("<script") == (3 if path == f"/p/{slug}" else 2), path
         assert "<img" not in answer.text, path
         assert "{{7*7}}" in answer.text or "&lt;img" not in answer.text, path
 
@@ -296,10 +315,14 @@ def test_pages_have_nothing_inline(folder: Path) -> None:
 
 def test_the_assets_are_shipped_and_ask_nobody_else(folder: Path) -> None:
     browser = client(folder)
-    for name in ("app.js", "ages.js", "morph.js", "orders.js", "theme.js", "style.css", "icon.svg"):
+    own = ("app.js", "ages.js", "morph.js", "orders.js", "plots.js", "theme.js", "style.css", "icon.svg", "uplot.css")
+    for name in (*own, "uplot.js"):
         answer = browser.get(f"/static/{name}")
         assert answer.status_code == 200
-        assert "://" not in answer.text.replace("http://www.w3.org/2000/svg", "")
+        text = answer.text.removeprefix("/*! https://github.com/leeoniya/uPlot (v1.6.32) */")
+        assert "://" not in text.replace("http://www.w3.org/2000/svg", "")
+    licence = (resources.files("holdfast.dashboard") / "static" / "uplot.LICENSE").read_text()
+    assert "MIT License" in licence and "Copyright" in licence
     assert browser.get("/favicon.ico").headers["content-type"] == "image/svg+xml"
 
 

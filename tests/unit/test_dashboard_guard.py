@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
+from holdfast.checkpoint.savepoint import list_savepoints, verify
 from holdfast.checkpoint.status import read_status
 from holdfast.cli.app import app as cli
 from holdfast.dashboard import actions
@@ -278,6 +279,38 @@ def test_what_changed_since_the_question_is_not_decided(stuck: scenes.Scene) -> 
     assert (answer.status_code, "not stuck" in answer.json()["message"]) == (409, True)
 
 
+@pytest.mark.contract("R3")
+def test_a_savepoint_is_asked_about_confirmed_made_and_written_down(tmp_path: Path) -> None:
+    with scenes.in_memory() as folder:
+        scene = scenes.stopped(folder, "ledger")
+        made = Site(Places([str(scene.location)], savepoints=str(tmp_path)), allow_actions=True)
+        browser, word = TestClient(made.app(), base_url=URL), made.actions.word if made.actions else ""
+        assert post(browser, "actions/savepoint", "guess", {}).status_code == 401
+        assert browser.get("/api/pipelines/ledger").json()["savepoints"]["savepoints"] == []
+        plan = post(browser, "actions/savepoint", word, {}).json()
+        assert f"made in {tmp_path}" in plan["question"] and list_savepoints(str(tmp_path)) == []
+        done = post(browser, "actions/confirm", word, {"token": plan["token"]})
+        assert done.status_code == 200, done.text
+        [kept] = list_savepoints(str(tmp_path))
+        assert (done.json()["path"], kept.checkpoint_id) == (kept.path, scene.next - 1)
+        verify(kept)
+        shown = browser.get("/api/pipelines/ledger").json()
+        assert [s["path"] for s in shown["savepoints"]["savepoints"]] == [kept.path]
+        assert [(a["what"], a["through"], a["details"]["path"]) for a in shown["actions"]] == [
+            ("savepoint made", "dashboard", kept.path)
+        ]
+        assert kept.path in browser.get("/p/ledger").text
+        assert browser.post(f"{URL}/api/pipelines/ledger/actions/savepoint", json={}).status_code == 403, "no Origin"
+
+
+def test_without_a_folder_for_savepoints_there_is_none_to_be_made(stuck: scenes.Scene) -> None:
+    made = site(stuck.location, allow_actions=True)
+    browser, word = TestClient(made.app(), base_url=URL), made.actions.word if made.actions else ""
+    answer = post(browser, "actions/savepoint", word, {})
+    assert answer.status_code == 409 and "--savepoints" in answer.json()["message"]
+    assert "make a savepoint" not in browser.get("/p/ledger").text
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{", b"{}", b'{"token":1}', b'{"token":"a","x":1}', b"[" * 5000, b'"' + b"x" * LONGEST_BODY]
 )
@@ -320,7 +353,7 @@ def test_only_so_many_may_listen(folder: Path) -> None:
 
 
 def test_a_missing_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.dashboard._NEEDED", ("starlette", "no_such_package"))
+    monkeypatch.setattr("holdfast.dashboard._NEEDED", ("starlette", "no_such_package"))
     found = CliRunner().invoke(cli, ["dashboard", str(folder)])
     assert found.exit_code == 3
     assert "needs no_such_package: pip install 'holdfast[dashboard]'" in found.stderr

@@ -65,7 +65,7 @@ def test_commands_exist(page):
     targets = re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.M)
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     for line in (line for block in blocks(page, "bash") for line in block.replace("\\\n", " ").splitlines()):
-        words = shlex.split(line, comments=True)
+        words = shlex.split(line.partition(" > ")[0], comments=True)
         if not words:
             continue
         while "=" in words[0]:

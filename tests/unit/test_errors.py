@@ -35,13 +35,17 @@ ELSEWHERE = {
 }
 #: never raised itself: the common part of its three subclasses
 ABSTRACT = {errors.LineageError}
-SHOWN: set[type[errors.HoldfastError]] = set()
+#: error -> the tests that show it
+SHOWN: dict[type[errors.HoldfastError], list[str]] = {}
 Test = Callable[..., None]
 
 
 def shows(error: type[errors.HoldfastError]) -> Callable[[Test], Test]:
-    SHOWN.add(error)
-    return lambda test: test
+    def keep(test: Test) -> Test:
+        SHOWN.setdefault(error, []).append(test.__name__)
+        return test
+
+    return keep
 
 
 def sending(endpoint: Endpoint, location: str, **options: Any) -> SendingSink:
@@ -369,9 +373,17 @@ def test_a_permanent_error_of_a_sink_is_raised_at_once(
 
 
 def test_every_error_is_shown_here_or_against_a_server() -> None:
-    assert SHOWN | ABSTRACT | set(ELSEWHERE) == set(all_errors())
+    assert set(SHOWN) | ABSTRACT | set(ELSEWHERE) == set(all_errors())
     for error, file in ELSEWHERE.items():
         assert error.__name__ in Path(__file__, "../../..", file).resolve().read_text()
+
+
+def test_the_guide_names_for_each_error_the_test_that_shows_it() -> None:
+    guide = Path(__file__, "../../../docs/errors.md").resolve().read_text()
+    for error in all_errors():
+        shown = SHOWN.get(error, [ELSEWHERE.get(error, "the next three")])[0]
+        [row] = [line for line in guide.splitlines() if line.startswith(f"| `{error.__name__}` |")]
+        assert row.endswith(f" | {shown if error in ABSTRACT else f'`{shown}`'} |"), error.__name__
 
 
 @pytest.mark.contract("R7")

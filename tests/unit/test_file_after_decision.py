@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -416,6 +417,32 @@ def test_a_take_over_undoes_what_others_prepared_and_keeps_what_is_decided(
     assert not rig.part(stray[0]).exists()
     assert len(list(rig.out.rglob("*.arrow"))) == 1, "rows that the other location has committed and not completed"
     assert "1 hidden files below" in caplog.text
+
+
+def test_what_a_take_over_leaves_stays_and_what_comes_late_goes_in_every_later_sweep_and_run(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows that the other location committed and has not completed are all that is left of them."""
+    other = rig.start()
+    rig.decide(other, 0, [0])
+    rig.commit(other, 0)
+    (kept,) = rig.out.rglob("*.arrow")
+    theirs, rig.state, rig.decided = rig.run, None, {}
+    sink = taker = rig.start(take_over=True, lineage=OTHER)
+    for late in ("in the same run", "in a later one"):
+        stray = Rig.prepare(SimpleNamespace(run=theirs), other, 1, [1])  # type: ignore[arg-type]
+        sink.recover("orders", rig.run.generation, {})
+        assert not rig.part(stray[0]).exists(), late
+        assert kept.exists(), late
+        rig.run = replace(rig.run, set_aside=(LINEAGE,))
+        sink = rig.start()
+    assert caplog.text.count("hidden files below") == 1
+    # Who takes the name from this one while it still runs keeps what it prepares.
+    successor = Rig(rig.out.parent)
+    newer = successor.start(take_over=True, lineage="c" * 32)
+    work = successor.prepare(newer, 0, [5])
+    taker.recover("orders", rig.run.generation, {})
+    assert successor.part(work[0]).exists()
 
 
 # -- failures in words ------------------------------------------------------------------------------------------------

@@ -1,22 +1,28 @@
-"""An endpoint that hangs or crawls in `recover` (D2, rule 13): who waits for it, for how long, and who is named."""
+"""An endpoint that hangs or crawls in `open` or `recover` (D2, rule 13): who waits for it, how long, who is named."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.health import Facts, judge
+from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.loops import Threads
+from holdfast.checkpoint.ports import EnginePosition, LoopTasks, Run
 from holdfast.checkpoint.pulse import Pulse
 from holdfast.checkpoint.runs import read_run
+from holdfast.checkpoint.storage import open_storage
 from holdfast.committers.file import FileCheckpointCommitter
 from holdfast.core.model import Outcome
 from holdfast.core.naming import parse_token
+from holdfast.core.recovery import Moment
 from holdfast.core.retry import Retry
 from holdfast.errors import SinkError, UndeliveredError
 from tests.unit.inprocess import Endpoint, Engine, PreparingSink, SendingSink
@@ -44,6 +50,12 @@ class Gate:
         self.asked.append(generation)
         self.entered.set()
         assert self.open.wait(60)
+
+
+@pytest.fixture
+def short_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that hangs is given up after a second, and not after half a minute."""
+    monkeypatch.setattr("holdfast.core.retry.ONE_CALL", 1.0)
 
 
 @pytest.fixture
@@ -228,6 +240,7 @@ def test_a_failed_batch_of_a_sink_that_may_lag_is_undone_before_its_tasks_run_ag
     assert 0 in gate.asked, "of its own generation, since no task was at work"
 
 
+@pytest.mark.usefixtures("short_calls")
 def test_tasks_do_not_run_again_beside_a_sweep_that_would_undo_their_work(
     location: str, threaded: Threaded, gate: Gate
 ) -> None:
@@ -269,9 +282,28 @@ def test_status_tells_of_a_sink_that_hangs_in_its_sweep(
     assert "sink 'sending' is sweeping for 10" in found.reasons[0]
 
 
+def test_status_tells_of_an_endpoint_that_is_away_while_batches_try_again(
+    location: str, threaded: Threaded, endpoint: Endpoint
+) -> None:
+    """Nothing is owed, and nothing moves."""
+    engine = threaded(location, PreparingSink(endpoint, "away"), retry=Retry(for_=0))
+    endpoint.fail("recover", *[ConnectionError("nobody is there")] * 3)
+    for _ in range(3):
+        engine.coordinator._sweeps.perform(Moment.BATCH)
+    (delivery,) = engine.coordinator.deliveries
+    standing = delivery.standing
+    assert (standing.doing, standing.failures) == ("waiting to sweep again", 3)
+    loops = {"away": asdict(standing)}
+    found = judge(Facts(location, None, None, 0, (), (), {}, loops, None), now=time.time(), max_age=None)
+    assert found.state == "degraded" and "3 failures in a row: sink 'away'" in found.reasons[0]
+    engine.coordinator._sweeps.perform(Moment.BATCH)
+    assert delivery.standing.doing == "idle"
+
+
 # -- sinks that may not lag -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("short_calls")
 def test_a_start_whose_sink_hangs_in_recover_fails_when_retry_is_over_and_names_it(
     location: str, threaded: Threaded, gate: Gate
 ) -> None:
@@ -283,6 +315,98 @@ def test_a_start_whose_sink_hangs_in_recover_fails_when_retry_is_over_and_names_
     assert sink.endpoint.called("close") == [], "it is still busy"
 
 
+def test_status_tells_of_a_start_whose_sink_hangs_in_recover(location: str, gate: Gate) -> None:
+    gate.close()
+    log = CheckpointLog(open_storage(location), "orders")
+    coordinator = Coordinator(log, [careful(Careful, gate)], LoopTasks(), loops=Threads(), retry=LONG)
+    start = in_thread(lambda: coordinator.start(EnginePosition))
+    assert gate.entered.wait(60)
+    assert [(one.sink.name, one.standing.doing) for one in coordinator.at_work] == [("careful", "sweeping")]
+    gate.open.set()
+    start()
+    coordinator.close(5.0)
+
+
+class Opening(PreparingSink):
+    """One whose endpoint hangs before the first row."""
+
+    gate: Gate
+    hangs_in: str
+
+    def open(self, run: Run) -> None:
+        if self.hangs_in == "open":
+            self.gate(run.generation)
+        super().open(run)
+
+    def initialize_state(self, state: Any) -> None:
+        if self.hangs_in == "initialize_state":
+            self.gate(0)
+        super().initialize_state(state)
+
+
+@pytest.mark.parametrize(("hangs_in", "doing"), [("open", "starting"), ("initialize_state", "restoring its state")])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.usefixtures("short_calls")
+def test_d2_a_start_whose_sink_hangs_before_the_first_row_fails_when_retry_is_over_and_names_it(
+    location: str, threaded: Threaded, gate: Gate, endpoint: Endpoint, hangs_in: str, doing: str, first: bool
+) -> None:
+    gate.close()
+    sink, other = Opening(Endpoint(), "slow"), PreparingSink(endpoint, "other")
+    sink.gate, sink.hangs_in = gate, hangs_in
+    sinks = (sink, other) if first else (other, sink)
+    start = in_thread(lambda: threaded(location, *sinks, retry=Retry(for_=0.3)))
+    with pytest.raises(SinkError, match=f"sink 'slow' has been {doing} for .* retry=hf.Retry") as caught:
+        start()
+    assert caught.value.action == "restart"
+    assert len(gate.asked) == 1, "it is not called again while it hangs"
+    assert sink.endpoint.called("close") == [], "it is still busy"
+    assert len(endpoint.called("close")) == len(endpoint.called("open")), "whoever was opened is closed"
+
+
+def test_one_call_has_half_a_minute_also_where_nothing_is_tried_again(
+    location: str, threaded: Threaded, gate: Gate
+) -> None:
+    gate.close()
+    sink = Opening(Endpoint(), "slow")
+    sink.gate, sink.hangs_in = gate, "open"
+    start = in_thread(lambda: threaded(location, sink, retry=Retry(for_=0)))
+    assert gate.entered.wait(60)
+    gate.open.set()
+    start().run(0, [1])
+    assert sink.endpoint.rows == [1]
+
+
+def test_d2_status_tells_of_a_sink_that_hangs_in_its_start(
+    location: str, threaded: Threaded, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.checkpoint.pulse.EVERY", 0.02)
+    gate.close()
+    sink = Opening(Endpoint(), "slow")
+    sink.gate, sink.hangs_in = gate, "open"
+    log = CheckpointLog(open_storage(location), "orders")
+    coordinator = Coordinator(log, [sink], LoopTasks(), loops=Threads(), retry=LONG)
+    pulse = Pulse(log)
+
+    def begin() -> None:
+        with pulse.starting(lambda: coordinator.at_work):
+            coordinator.start(EnginePosition)
+
+    start = in_thread(begin)
+    eventually(lambda: (run := read_run(log.storage, 0)) is not None and "slow" in run.sinks)
+    run = read_run(log.storage, 0)
+    assert run is not None and (run.state, run.sinks["slow"]["doing"]) == ("starting", "starting")
+    facts = Facts(location, None, None, 0, (), (), {}, run.sinks, None)
+    assert "sink 'slow' is starting for 10" in judge(facts, now=time.time() + 100).reasons[0]
+    gate.open.set()
+    start()
+    pulse.beat(coordinator.at_work, now=True)
+    time.sleep(0.1)
+    run = read_run(log.storage, 0)
+    assert run is not None and (run.state, run.sinks["slow"]["doing"]) == ("running", "idle")
+    coordinator.close(5.0)
+
+
+@pytest.mark.usefixtures("short_calls")
 def test_a_batch_whose_sink_hangs_in_recover_fails_when_retry_is_over_and_names_it(
     location: str, threaded: Threaded, gate: Gate
 ) -> None:
@@ -298,6 +422,7 @@ def test_a_batch_whose_sink_hangs_in_recover_fails_when_retry_is_over_and_names_
     assert in_thread(lambda: engine.coordinator.close(0.2, sweep=True))() == ["careful"]
 
 
+@pytest.mark.usefixtures("short_calls")
 def test_a_batch_waits_no_longer_than_retry_for_a_chore_that_hangs(
     location: str, threaded: Threaded, gate: Gate
 ) -> None:
@@ -342,8 +467,8 @@ def test_d2_a_stop_ends_a_batch_that_waits_for_an_endpoint(
 def test_d2_the_end_of_a_run_waits_for_no_last_sweep_and_no_close_that_hangs(
     location: str, threaded: Threaded, gate: Gate, kind: type[Careful], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("_LAST_SWEEP", "_LAST_CLOSE"):
-        monkeypatch.setattr(f"holdfast.checkpoint.coordinator.{name}", 0.2)
+    for name in ("LAST_SWEEP", "LAST_CLOSE"):
+        monkeypatch.setattr(f"holdfast.checkpoint.ending.{name}", 0.2)
     sink, other = careful(kind, gate), careful(Careful, Gate(), "other")
     hanging = threading.Event()
     other.close = lambda: hanging.wait(60) and None  # type: ignore[method-assign,assignment,return-value]

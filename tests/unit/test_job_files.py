@@ -116,6 +116,11 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
     told = refused(tmp_path, text).splitlines()
     assert len(told) == 2
     assert told[1] == "job.yaml:16:15: sinks.1.postgres: 'table' is missing"
+    result = CliRunner().invoke(app, ["check", str(tmp_path / "job.yaml")])
+    lines = result.stderr.splitlines()
+    assert (result.exit_code, len(lines)) == (3, 2) and lines[1].endswith(
+        "job.yaml:16:15: sinks.1.postgres: 'table' is missing"
+    )
 
 
 def test_what_is_not_yaml_or_stands_twice_is_told_with_its_place(tmp_path: Path) -> None:
@@ -188,6 +193,12 @@ def test_log_lines_hide_secrets_and_say_pipeline_checkpoint_and_sink() -> None:
     line = json.loads(formatter.format(record))
     assert line["message"] == "commit of checkpoint 7: *** *** cab"
     assert (line["pipeline"], line["checkpoint"], line["sink"], line["level"]) == ("totals", 7, "kafka-out", "warning")
+    told = "over 80 %% after %.1f s: checkpoint %d, sink %s: no answer"
+    record = logging.LogRecord("holdfast", logging.WARNING, "f", 1, told, (1.5, 8, "postgres-orders"), None)
+    line = json.loads(formatter.format(record))
+    assert (line["checkpoint"], line["sink"]) == (8, "postgres-orders")
+    record = logging.LogRecord("holdfast", logging.INFO, "f", 1, "a sink is away", (), None)
+    assert "sink" not in json.loads(formatter.format(record))
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

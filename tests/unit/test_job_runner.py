@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import configparser
 import os
+import re
 import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
-from holdfast.errors import ConfigError, FencedError, HoldfastError, SinkError
+from holdfast.errors import FIX, OPERATOR, ConfigError, FencedError, HoldfastError, SinkError
 from holdfast.pipeline import runner as module
 from holdfast.pipeline.model import Restart
-from holdfast.pipeline.runner import Runner
+from holdfast.pipeline.runner import CODES, Runner
 
 
 class FakeQuery:
@@ -153,6 +157,22 @@ def test_a_signal_ends_it_after_the_current_checkpoint(number: int) -> None:
     assert query.stops == [False]
 
 
+@pytest.mark.parametrize("broken", [True, False], ids=["and Spark is gone", "and Spark is not"])
+def test_a_signal_before_the_start_is_the_end_and_no_error_of_the_job(broken: bool) -> None:
+    query, said = FakeQuery("runs"), Said()
+
+    def session() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+        if broken:
+            raise OSError("Error while sending or receiving")
+
+    job = FakeJob(query)
+    job.session = session  # type: ignore[method-assign]
+    assert Runner(job, said).run() == 0
+    assert said.lines == ["stopped before the query was started"] and not said.running.is_set()
+
+
 def test_a_second_signal_ends_it_at_once() -> None:
     query, said = FakeQuery("runs"), Said()
     send_when_running(said, signal.SIGTERM, signal.SIGTERM)
@@ -175,3 +195,21 @@ def test_a_signal_while_it_waits_for_the_next_attempt_ends_it_with_the_errors_co
     send_when_running(said, signal.SIGTERM)
     assert Runner(job, said, restart=Restart(attempts=5, backoff="30s")).run() == 1
     assert len(job.queries) == 1
+
+
+def test_the_unit_and_the_manifest_of_the_docs_fit_the_exit_codes() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "job-files.md").read_text()
+    unit = configparser.ConfigParser()
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(re.findall(r"```ini\n(.*?)```", page, re.S)[0])
+    service = unit["Service"]
+    assert service["Restart"] == "on-failure" and service["KillMode"] == "mixed"
+    assert sorted(map(int, service["RestartPreventExitStatus"].split())) == [CODES[OPERATOR], CODES[FIX]]
+    (manifest,) = (yaml.safe_load(t) for t in re.findall(r"```yaml\n(.*?)```", page, re.S) if "apiVersion" in t)
+    assert (manifest["spec"]["replicas"], manifest["spec"]["strategy"]) == (1, {"type": "Recreate"})
+    pod = manifest["spec"]["template"]
+    assert pod["metadata"]["labels"] == manifest["spec"]["selector"]["matchLabels"]
+    (container,) = pod["spec"]["containers"]
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["spec"]["volumes"]}
+    assert container["args"][:2] == service["ExecStart"].removeprefix("/opt/holdfast/bin/").split()[:2]

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 
+import holdfast as hf
 from holdfast.connectors.sqlite import SqliteSink
-from holdfast.errors import ConfigError
-from holdfast.metrics import BY_NAME, METRICS, Metrics, serve
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.spark.running import RunningQuery
+from holdfast.telemetry.names import BY_NAME, METRICS
+from holdfast.telemetry.samples import Metrics
+from holdfast.telemetry.serve import serve
 from holdfast.testing.local import LocalQuery
-from holdfast.testing.servers.kafka import free_port
 from tests.integration.checking import SCHEMA
 from tests.integration.pg import batch
+from tests.unit import scenes
 
 
 def values(metrics: Metrics) -> dict[str, float]:
@@ -78,12 +83,60 @@ def test_sparks_progress_is_told_while_there_is_one(tmp_path: Path) -> None:
 
 @pytest.mark.contract("R3")
 def test_prometheus_is_answered_and_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
-    port = free_port()
-    stop = serve(lambda: Metrics("orders", str(tmp_path)), port)
+    serving = serve(lambda: [Metrics("orders", str(tmp_path))], 0)
     try:
-        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
+        text = urllib.request.urlopen(serving.url, timeout=30).read().decode()
         assert 'holdfast_up{pipeline="orders"} 1.0' in text
-        with pytest.raises(ConfigError, match="--metrics-port"):
-            serve(lambda: None, port)
+        with pytest.raises(ConfigError, match="Choose another port"):
+            serve(list, serving.port)
     finally:
-        stop()
+        serving.close()
+
+
+@pytest.mark.contract("R3")
+def test_one_endpoint_serves_every_query_of_the_process_until_it_is_closed(tmp_path: Path) -> None:
+    serving = hf.metrics(0)
+    try:
+        for name in ("orders", "invoices"):
+            query = RunningQuery(str(tmp_path / name), [])
+            query.pipeline = name
+            query.announce()
+        text = urllib.request.urlopen(serving.url, timeout=30).read().decode()
+        assert 'holdfast_up{pipeline="orders"} 1.0' in text and 'holdfast_up{pipeline="invoices"} 1.0' in text
+        assert all(f"# TYPE {metric.name} {metric.kind}" in text for metric in METRICS)
+    finally:
+        serving.close()
+        serving.close()
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(serving.url, timeout=5)
+    with pytest.raises(ConfigError, match="port must be"):
+        hf.metrics(70000)
+
+
+def test_how_a_checkpoint_ended_is_told_apart(tmp_path: Path) -> None:
+    with scenes.in_memory() as folder:
+        scene = scenes.Scene(folder, "orders", back=60)
+        metrics = Metrics("orders", str(scene.location))
+        scene.run(2)
+        scene.warehouse.fail("pre_commit", ValueError("no"))
+        with pytest.raises(HoldfastError):
+            scene.run(1)
+        scene.search.down = ConnectionError("away")
+        scene.run(2)
+        scene.plan()
+        scene.clock.now += 60
+        scene.engine.coordinator.tick()
+        scene.catch_up()
+        found = values(metrics)
+        assert found["holdfast_checkpoints_total/complete"] == 2
+        assert found["holdfast_checkpoints_total/failed"] == 1
+        assert found["holdfast_checkpoints_in_progress/"] == 1
+        assert found["holdfast_committables_total/warehouse,committed"] == 8
+        assert found["holdfast_pending_checkpoints/search"] == 2
+        assert found["holdfast_commit_retries_total/search"] >= 2
+        assert found["holdfast_commit_retries_total/warehouse"] == 0
+        scene.restart()
+        scene.run(1)
+        again = values(metrics)
+        assert again["holdfast_fenced_runs/"] == 1
+        assert again["holdfast_checkpoints_total/failed"] == 1, "counted once, although it is complete by now"

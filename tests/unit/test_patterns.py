@@ -20,9 +20,10 @@ from holdfast.connectors.kafka.sink.options import with_topic
 from holdfast.errors import ConfigError, RestoredEndpointError, RowError
 from holdfast.pipeline.problems import read_job
 from holdfast.sinks.dead_letters import KeptLetters
-from holdfast.sinks.fan import fanned, target_name
+from holdfast.sinks.fan import fanned
 from holdfast.sinks.letters import SCHEMA as LETTERS
 from holdfast.sinks.pattern import Pattern, parse_pattern, places
+from holdfast.sinks.targets import target_name
 from holdfast.testing.local import Died, armed
 from tests.unit.inprocess import Engine
 

@@ -50,6 +50,9 @@ PUBLIC = {
     "route",
     "savepoint",
     "session",
+    "lineage",
+    "metrics",
+    "traces",
     "write_stream",
 }
 

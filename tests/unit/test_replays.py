@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import sqlite3
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -174,9 +180,6 @@ def test_a_replay_asks_first(pipeline: Pipeline) -> None:
 
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
 def test_letters_go_again_through_real_sinks(tmp_path: Path, kind: str) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
     bad = pa.RecordBatch.from_arrays([pa.array([1, 2]), pa.array([b"ok", b"\xff"]).view(pa.string())], schema=schema)
 
@@ -205,3 +208,85 @@ def test_letters_go_again_through_real_sinks(tmp_path: Path, kind: str) -> None:
             for n in pq.ParquetFile(f).read()["letter"].to_pylist()
         ]
         assert sorted(letters) == ["0-0-1", "1-1-1"]
+
+
+class Strict:
+    """A real sink that refuses the name "NULL" in the task, and what mends that; a table of its own for letters."""
+
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.folder, self.kind, self.mended = folder, kind, False
+        if kind == "sqlite":
+            self._make("CHECK (name <> 'NULL')")
+
+    def _make(self, rule: str) -> None:
+        with closing(sqlite3.connect(self.folder / "out.db")) as database:
+            database.execute(f"CREATE TABLE new (id BIGINT, name TEXT {rule})")
+            if self.mended:
+                database.execute("INSERT INTO new SELECT * FROM orders")
+                database.execute("DROP TABLE orders")
+            database.execute("ALTER TABLE new RENAME TO orders")
+            database.commit()
+
+    def mend(self) -> None:
+        self.mended = True
+        if self.kind == "sqlite":
+            self._make("")
+
+    def sinks(self) -> list[Any]:
+        dead = hf.SqliteSink(self.folder / "dead.db", "letters", name="dead")
+        if self.kind == "sqlite":
+            return [hf.SqliteSink(self.folder / "out.db", "orders", name="out"), dead, KeptLetters()]
+        readers = ("python",) if self.mended else ("python", "pandas")
+        rolling = hf.Rolling(age="0s")
+        out = hf.FileSink(self.folder / "out", "csv", csv_readers=readers, rolling=rolling, name="out")
+        return [out, dead, KeptLetters()]
+
+    def rows(self) -> list[tuple[int, str]]:
+        if self.kind == "sqlite":
+            with closing(sqlite3.connect(self.folder / "out.db")) as database:
+                return database.execute("SELECT id, name FROM orders ORDER BY 1, 2").fetchall()
+        found = []
+        for file in (self.folder / "out").glob("*.csv"):
+            with file.open(newline="") as text:
+                found += [(int(row["id"]), row["name"]) for row in csv.DictReader(text)]
+        return sorted(found)
+
+
+@pytest.mark.contract("R6")
+@pytest.mark.parametrize("fault", ["", "decision=error", "decision=lost", "commit.sink=lost", "commit.record=error"])
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_a_letter_that_is_taken_after_a_mend_arrives_once_in_a_real_sink(tmp_path: Path, kind: str, fault: str) -> None:
+    strict, rule = Strict(tmp_path, kind), Letters(("dead", KeptLetters.name))
+    options: dict[str, Any] = {"letters": rule, "schema": {"out": strict.schema, "dead": LETTERS}}
+
+    def rows(*names: str) -> list[pa.RecordBatch]:
+        found = [{"id": number, "name": name} for number, name in enumerate(names)]
+        return [pa.RecordBatch.from_pylist(found, schema=strict.schema)]
+
+    engine = Engine(tmp_path / "ck" / "holdfast", *strict.sinks(), **options)
+    engine.run(0, rows("good", "NULL"), rows("fine"), letters=rule)
+    engine.settle()
+    assert strict.rows() == [(0, "fine"), (0, "good")]
+    assert cli("replay", tmp_path / "ck", "--yes")["letters"] == 1
+    strict.mend()
+    engine.restart(*strict.sinks(), **options)
+    if fault:
+        with armed(fault, died=True), pytest.raises(Died):
+            engine.run(1, rows("later"), letters=rule)
+            engine.settle()
+        engine.restart(*strict.sinks(), **options)
+    engine.run(1, rows("later"), letters=rule)
+    engine.settle()
+    for number in (2, 3):
+        engine.restart(*strict.sinks(), **options)
+        engine.run(number, rows("more"), letters=rule)
+        engine.settle()
+    assert Counter(strict.rows()) == Counter(
+        [(0, "fine"), (0, "good"), (0, "later"), (0, "more"), (0, "more"), (1, "NULL")]
+    )
+    found = cli("list", tmp_path / "ck")["by"]
+    assert [(row["checkpoint_id"], row["waits"], row["sent_again"]) for row in found] == [(0, 0, 1)]
+    with closing(sqlite3.connect(tmp_path / "dead.db")) as database:
+        assert database.execute("SELECT count(*) FROM letters").fetchone() == (1,), "no second letter"

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 import holdfast as hf
 from holdfast.checkpoint import rewind as rewinding
 from holdfast.checkpoint.history import engine_position
-from holdfast.checkpoint.origin import Ahead
+from holdfast.checkpoint.history_pages import HistoryPages
+from holdfast.checkpoint.origin import Ahead, read_origin
 from holdfast.checkpoint.rewind import plan_rewind, rewind
 from holdfast.cli.app import app
 from holdfast.errors import CheckpointInUseError, ConfigError, RecordError, SavepointError, StaleCheckpointError
@@ -125,18 +126,39 @@ def test_what_sinks_have_is_left_out_where_the_replay_proves_equal(tmp_path) -> 
     assert endpoint.rows == list(range(7))
 
 
+def test_the_history_no_longer_tells_of_what_was_left(tmp_path) -> None:
+    stopped(tmp_path, batches=4)
+    location = str(tmp_path / "ck")
+    pages = HistoryPages(location)
+    rewind(plan_rewind(location, to=1, ahead=Ahead.REDELIVER))
+    assert [c.checkpoint_id for c in hf.checkpoints(location)] == [0, 1]
+    assert [c.checkpoint_id for c in hf.checkpoints(location, last=1)] == [1]
+    again = SavedEngine(tmp_path / "ck", sink(tmp_path))
+    again.now += 3600  # when the one that was left began must not be told of the new one
+    again.run(2, [20])
+    again.stop()
+    new = hf.checkpoints(location)
+    assert [(c.checkpoint_id, c.rows, c.generation == 0) for c in new] == [(0, 2, True), (1, 2, True), (2, 1, False)]
+    assert new[2].started is not None and new[1].started is not None and new[2].started > new[1].started
+    assert pages.between(0, 9) == new
+    rewind(plan_rewind(location, to=0, ahead=Ahead.REDELIVER))
+    assert [c.checkpoint_id for c in hf.checkpoints(location)] == [c.checkpoint_id for c in pages.between(0, 9)] == [0]
+
+
 class Interrupted(BaseException):
     """A kill."""
 
 
-@pytest.mark.parametrize("after", [0, 3, 6])
-def test_a_rewind_that_is_interrupted_is_finished_before_anything_starts(tmp_path, monkeypatch, after: int) -> None:
+@pytest.mark.parametrize("after", [0, 3, 6, None], ids=str)
+def test_a_rewind_that_is_interrupted_is_finished_before_anything_starts(tmp_path, monkeypatch, after) -> None:
+    """None: when all is done but the removal of the plan."""
     engine = stopped(tmp_path, batches=3)
     kind = type(engine.spark)
-    delete, left = kind.delete, [after]
+    plan = plan_rewind(str(tmp_path / "ck"), to=0, ahead=Ahead.REDELIVER)
+    delete, left = kind.delete, [len(plan.removes) if after is None else after]
 
     def breaking(self, name: str) -> None:
-        if name.startswith(("offsets/", "commits/", "holdfast/")):
+        if name.startswith(("offsets/", "commits/", "holdfast/", rewinding.PLAN)):
             left[0] -= 1
             if left[0] < 0:
                 raise Interrupted
@@ -144,12 +166,14 @@ def test_a_rewind_that_is_interrupted_is_finished_before_anything_starts(tmp_pat
 
     monkeypatch.setattr(kind, "delete", breaking)
     with pytest.raises(Interrupted):
-        rewind(plan_rewind(str(tmp_path / "ck"), to=0, ahead=Ahead.REDELIVER))
+        rewind(plan)
     monkeypatch.undo()
     with pytest.raises(RecordError, match="rewind"):
         SavedEngine(tmp_path / "ck", sink(tmp_path))
     code, told = command("rewind", tmp_path / "ck")
     assert (code, told["checkpoint_id"]) == (0, 0)
+    origin = read_origin(engine.storage)
+    assert origin is not None and origin.lineage == engine.log.lineage, "that of the ledgers"
     again = SavedEngine(tmp_path / "ck", sink(tmp_path))
     again.run(1, [10, 11, 20, 21])
     again.stop()

@@ -12,9 +12,10 @@ import pytest
 
 import holdfast as hf
 from holdfast.checkpoint import savepoint as savepoints
+from holdfast.checkpoint import savepoint_orders
 from holdfast.checkpoint.history import engine_position
 from holdfast.checkpoint.origin import Ahead
-from holdfast.checkpoint.savepoint_orders import ORDERS
+from holdfast.checkpoint.savepoint_orders import ORDERS, Desk
 from holdfast.checkpoint.start_from import start_from
 from holdfast.checkpoint.storage import open_storage
 from holdfast.committers.file import FileCheckpointCommitter
@@ -569,7 +570,29 @@ def test_a_sink_without_digests_cannot_be_skipped(tmp_path) -> None:
 # -- on S3 -----------------------------------------------------------------------------------------------------------
 
 
-def test_savepoints_on_s3_and_back(tmp_path, bucket: str) -> None:
+def test_a_running_query_asks_an_object_store_seldom_whether_one_is_ordered(tmp_path, bucket: str) -> None:
+    """Each look is a request that is paid for; on a local disk it costs nothing, and every tick looks."""
+    looks = []
+
+    def looked(where: str) -> list[float]:
+        engine = SavedEngine(where, sink(tmp_path))
+        clock, names = [0.0], engine.log.storage.names
+        desk = Desk(engine.log, where, lambda: clock[0])
+        looks.clear()
+        engine.log.storage.names = lambda folder: looks.append(clock[0]) or names(folder)  # type: ignore[method-assign]
+        for _ in range(31):
+            desk.look()
+            clock[0] += 2.0
+        engine.log.storage.names = names  # type: ignore[method-assign]
+        engine.stop()
+        return list(looks)
+
+    assert looked(f"s3://{bucket}/seldom") == [0.0, 20.0, 40.0, 60.0]
+    assert len(looked(str(tmp_path / "ck"))) == 31
+
+
+def test_savepoints_on_s3_and_back(tmp_path, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(savepoint_orders, "LOOK_FOR_ORDERS_FAR", 0.0)
     root = f"s3://{bucket}/savepoints"
     engine = SavedEngine(f"{root}/ck", sink(tmp_path))
     engine.run(0, [1, 2])

@@ -265,7 +265,7 @@ def test_values_of_every_type_keep_their_meaning(rig: Rig) -> None:
     [
         (("", "t"), {}, "path must be the path of a file"),
         ((":memory:", "t"), {}, "path must name a file.*executors open it too"),
-        ((5, "t"), {}, "path must be the path of a file"),
+        ((5, "t"), {}, "path must be text or a path, not 5"),
         (("f", ""), {}, "table must be the name"),
         (("f", "a\0"), {}, "table must be the name"),
         (("f", "sqlite_x"), {}, "not begin with sqlite_ or holdfast_"),

@@ -311,9 +311,13 @@ def test_this_process_is_alive() -> None:
 
 def test_a_start_that_never_ends_is_not_healthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process lives, and it has said nothing yet: an endpoint hangs when it is opened."""
-    start(tmp_path)
+    log = start(tmp_path)
     assert shown(tmp_path)[0] == 0
-    monkeypatch.setattr("holdfast.checkpoint.runs.STARTING", 0.0)
+    monkeypatch.setattr("holdfast.checkpoint.runs.LONG_START", 0.0)
     code, status = shown(tmp_path)
     assert code == 1 and status["health"] == "degraded"
     assert "is still starting and has given no sign of life for" in status["reasons"][0]
+    beat(log, "starting")
+    code, status = shown(tmp_path)
+    assert (code, status["owner"]["state"]) == (1, "starting")
+    assert "is still starting after" in status["reasons"][0]

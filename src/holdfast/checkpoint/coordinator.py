@@ -17,16 +17,16 @@ from holdfast.checkpoint.again import SendAgain
 from holdfast.checkpoint.bad_rows import Letters
 from holdfast.checkpoint.dead import Replays
 from holdfast.checkpoint.delivery import Delivery
-from holdfast.checkpoint.guard import guarded
+from holdfast.checkpoint.ending import Ending
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.loops import Loops, Threads
-from holdfast.checkpoint.maintenance import NeedsMaintenance, maintain
 from holdfast.checkpoint.origin import Ahead, Origin
 from holdfast.checkpoint.phases import Phases
 from holdfast.checkpoint.ports import Batch, EnginePosition, Run, Sink, Tasks
 from holdfast.checkpoint.prepare import Preparation, Prepared, undone
+from holdfast.checkpoint.pulse import AtWork
 from holdfast.checkpoint.repair import Repairs
-from holdfast.checkpoint.retrying import Retrying
+from holdfast.checkpoint.retrying import Retrying, Starting
 from holdfast.checkpoint.rewind import check_not_rewinding
 from holdfast.checkpoint.savepoint_orders import Desk
 from holdfast.checkpoint.sinkbook import note_sinks
@@ -36,16 +36,12 @@ from holdfast.checkpoint.sweeps import Sweeps
 from holdfast.checkpoint.waiting import Waiting
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Decided, Outcome
-from holdfast.core.recovery import Moment, OwedCommit, complete_through, owed, plan_recovery
+from holdfast.core.recovery import Moment, OwedCommit, complete_through, plan_recovery
 from holdfast.core.retry import Retry
 from holdfast.core.states import Event, State, advance
-from holdfast.errors import FencedError, HoldfastError, LostError, UndeliveredError, first_line
+from holdfast.errors import FencedError, HoldfastError, LostError, UndeliveredError
 
 logger = logging.getLogger("holdfast")
-#: seconds that the end of a run waits for what it undoes, and for a sink to close
-_LAST_SWEEP, _LAST_CLOSE = 4.0, 2.0
-#: Seconds for which a savepoint waits, between two batches, for sinks that are just committing.
-SAVEPOINT_PATIENCE = 5.0
 
 
 class Coordinator:
@@ -81,13 +77,13 @@ class Coordinator:
         self._repairs = Repairs(log, {s.name: s for s in sinks}, self._lost, letters, tasks)
         self._replays = Replays(log, self._sinks, tasks, letters)
         retrying = Retrying(self._retry, self._loops, clock)
-        self._again = retrying.of_sink
+        self._retrying = retrying
         self._preparation = Preparation(
             self._set, tasks, retrying=retrying, undo=self._abort, letters=letters, replays=self._replays
         )
         self._waiting = Waiting(log, self._sinks, retrying)
         #: where Spark's part of the checkpoint is, and who takes savepoints of it; None: nobody does
-        self._desk = None if location is None else Desk(log, location)
+        self._desk = None if location is None else Desk(log, location, clock)
         #: where this lineage began, until it is known that it goes on from there
         self._origin: Origin | None = None
         self._trigger = trigger
@@ -96,11 +92,14 @@ class Coordinator:
             log,
             self._sinks,
             loops=self._loops,
-            patience=self._retry.seconds,
+            patience=self._retry.patience(),
             clock=clock,
             idle=self._waiting.idle,
             open_for_work=lambda: self._waiting.noticed is None and bool(self._set.opened),
             over=lambda: self._waiting.hurried,
+        )
+        self._ending = Ending(
+            log, self._set, tasks, loops=self._loops, clock=clock, waiting=self._waiting, sweeps=self._sweeps
         )
         self.run_info: Run | None = None
 
@@ -126,17 +125,19 @@ class Coordinator:
             logger.info("%d checkpoints are decided and not delivered yet: they come first", count)
         try:
             self.run_info = self._set.open(
-                schema, may_take_over=self._take_over, again=self._again, origin=self._origin
+                schema, may_take_over=self._take_over, again=self._retrying.at_start, origin=self._origin
             )
             note_sinks(self._log, names)
-            orders.carry_out(self._log, self._sinks, self._again)
+            # Rows that are given up may be many: to read them takes as long as it takes.
+            orders.carry_out(self._log, self._sinks, self._retrying.of_sink)
             self._sending.load()
             self._replays.load()
             with faults.point("recovery"):
                 for sink in self._sinks:
                     # One that may lag begins its loop with it, but for a take-over, which is whole or begins anew.
                     own = not sink.may_lag or self._log.taking_over
-                    self._again("sweep", partial(self._sweeps.own if own else self._sweeps.tidy, sink), sink)
+                    sweep = partial(self._sweeps.own if own else self._sweeps.tidy, sink)
+                    self._retrying.of_sink("sweep", sweep, sink)
                 taking_over = self._log.taking_over
                 # Before anything is committed under the new lineage: a take-over that is repeated begins with nothing.
                 self._log.finish_take_over()
@@ -158,6 +159,15 @@ class Coordinator:
         """The loops of the sinks."""
         return self._waiting.deliveries
 
+    @property
+    def at_work(self) -> Sequence[AtWork]:
+        """The loops; before there are any, the sinks that the start is busy with."""
+        if self.deliveries:
+            return self.deliveries
+        swept = ((sink, self._sweeps.standing(sink.name)) for sink in self._sinks)
+        sweeping = [Starting(sink, standing) for sink, standing in swept if standing is not None]
+        return [*self._retrying.starting.values(), *sweeping]
+
     def _begin_delivery(self, *, swept: bool) -> None:
         own = getattr(self._tasks, "of_sink", lambda name: self._tasks)
         self._waiting.deliveries = [
@@ -171,7 +181,7 @@ class Coordinator:
                 completed=self._story.committed,
                 chores=self._sweeps.chores,
                 first=partial(self._sweeps.older, sink) if sink.may_lag and not swept else None,
-                beside=self._sweeps.under_way,
+                beside=self._sweeps.standing,
             )
             for sink in self._sinks
         ]
@@ -197,7 +207,7 @@ class Coordinator:
             self._waiting.noticed = error
         self._loops.wake()
         if self._desk is not None and self.failure is None and self.run_info is not None:
-            self._take_savepoints(self._desk)
+            self._ending.take_savepoints(self._desk)
 
     @property
     def pending(self) -> list[OwedCommit]:
@@ -213,28 +223,6 @@ class Coordinator:
         """The engine tells of its state after some checkpoints; statistics, nothing is decided by it."""
         if self.run_info is not None:
             self._story.keyed_state(found)
-
-    def _take_savepoints(self, desk: Desk) -> None:
-        """While no batch is under way; if one is, the next one begins with it."""
-        desk.look()
-        if not desk.waiting or not self._waiting.idle.acquire(blocking=False):
-            return
-        try:
-            desk.serve(self._settle)
-        except HoldfastError as error:
-            self._waiting.noticed = error
-        finally:
-            self._waiting.idle.release()
-
-    def _settle(self) -> bool:
-        """Between two batches: whether every sink has all that is decided, and holds nothing back for later rows."""
-        if self._log.in_doubt or not self.drain(SAVEPOINT_PATIENCE) or self.failure is not None or self.pending:
-            return False
-        for sink in self._sinks:
-            if isinstance(sink, NeedsMaintenance):
-                with guarded(sink, "completing its files for a savepoint"):
-                    maintain(self._log, sink, self._tasks, self._clock(), last=True)
-        return True
 
     # -- the end of a run -------------------------------------------------------------------------------------------
 
@@ -255,50 +243,12 @@ class Coordinator:
         return self._waiting.undelivered()
 
     def finish(self, wait: float) -> list[str]:
-        """The query has ended well: stop the loops, then let sinks complete what they hold back for later rows (F6).
-
-        The names of sinks whose loop did not end in time: the next start does what is left.
-        """
-        deadline = time.monotonic() + wait
-        stuck = self._loops.stop(wait)
-        left = max(0.0, deadline - time.monotonic())
-        if self.failure is None and self._set.opened and self._waiting.idle.acquire(timeout=left):
-            try:
-                # A sink that has not committed a decided checkpoint has a state without its rows: nothing to plan from.
-                free = [s for s in self._sinks if s.name not in stuck and not owed(self._log.facts, s.name)]
-                for sink in free:
-                    if isinstance(sink, NeedsMaintenance):
-                        with guarded(sink, "completing its last files"):
-                            maintain(self._log, sink, self._tasks, self._clock(), last=True)
-            finally:
-                self._waiting.idle.release()
-        return stuck
+        """The query has ended well; the names of sinks whose loop did not end in time."""
+        return self._ending.finish(wait)
 
     def close(self, wait: float, *, sweep: bool = False) -> list[str]:
         """The run is over; every sink is closed but those that are stuck in their endpoint, whose names are given."""
-        stuck = self._loops.stop(wait)
-        try:
-            if sweep:
-                self._sweep_leftovers(stuck)
-        finally:
-            stuck = self._loops.stop(0.0)
-            stuck += self._set.close(stuck, self._close_one)
-        return stuck
-
-    def _close_one(self, sink: Sink) -> bool:
-        return self._loops.call(sink.name, sink.close, _LAST_CLOSE, lambda: False)
-
-    def _sweep_leftovers(self, stuck: Sequence[str]) -> None:
-        """The query ended in the middle of a batch: undo what its tasks prepared, where endpoints answer."""
-        if self._log.in_doubt or not self._set.opened or not self._waiting.idle.acquire(timeout=1.0):
-            return
-        try:
-            self._log.ensure_not_fenced()
-            self._sweeps.perform(Moment.FAILED, leave=stuck, patience=_LAST_SWEEP)
-        except HoldfastError as error:
-            logger.info("what the last batch prepared is undone by the next start: %s", first_line(error))
-        finally:
-            self._waiting.idle.release()
+        return self._ending.close(wait, sweep=sweep)
 
     # -- one batch --------------------------------------------------------------------------------------------------
 
@@ -309,7 +259,7 @@ class Coordinator:
         self._repairs.check(checkpoint_id - 1)
         with self._waiting.batch(self._sweeps.blame):
             if self._desk is not None:
-                self._desk.serve(self._settle)
+                self._desk.serve(self._ending.settle)
             if checkpoint_id in self._log.facts.decided:
                 self._replay(checkpoint_id, batch)
             else:

@@ -7,8 +7,8 @@ may call the steps of several in any order. The log is the only thing that two o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.checkpoint.findings import record_finding
@@ -36,6 +36,8 @@ class Standing:
     since: float
     failures: int
     problem: str | None
+    #: attempts that failed, of all that this loop has done
+    retried: int = 0
 
 
 class Delivery:
@@ -53,7 +55,7 @@ class Delivery:
         completed: Callable[[CheckpointId], None] = lambda checkpoint_id: None,
         chores: Callable[[Sink, Tasks], float | None] = lambda sink, tasks: None,
         first: Callable[[], None] | None = None,
-        beside: Mapping[str, tuple[str, float]] | None = None,
+        beside: Callable[[str], Standing | None] = lambda sink: None,
     ) -> None:
         self.sink, self.tasks = sink, tasks
         self._log, self._retry, self._clock = log, retry, clock
@@ -62,8 +64,8 @@ class Delivery:
         self._completed, self._chores = completed, chores
         #: what comes before all else, until it has worked: undoing what older runs have left (W7, W8)
         self._first = first
-        #: sink -> what it does beside committing, and since when
-        self._beside = {} if beside is None else beside
+        #: what the sink does beside committing, or cannot do
+        self._beside = beside
         #: why this loop gave up; it does nothing any more
         self.failure: HoldfastError | None = None
         self.outcomes: dict[CheckpointId, Outcome] = {}
@@ -73,6 +75,7 @@ class Delivery:
         self._awaited: set[CheckpointId] = set()
         self._unrecorded: tuple[CheckpointId, Outcome] | None = None
         self._failing, self._failing_since, self._failures, self._not_before = "", 0.0, 0, 0.0
+        self._retried = 0
         self._fence_seen = float("-inf")
         self._cut_off = False
         self._standing = Standing("idle", clock(), 0, None)
@@ -80,10 +83,11 @@ class Delivery:
     @property
     def standing(self) -> Standing:
         """What it does now, and since when."""
-        known, beside = self._standing, self._beside.get(self.sink.name)
-        if beside is None or known.doing.startswith("committing"):
-            return known
-        return Standing(*beside, known.failures, known.problem)
+        known, beside = self._standing, self._beside(self.sink.name)
+        if beside is None or known.doing.startswith("committing") or (known.problem and beside.problem):
+            return replace(known, retried=self._retried)
+        trouble = known if known.problem else beside
+        return Standing(beside.doing, beside.since, trouble.failures, trouble.problem, self._retried)
 
     @property
     def problem(self) -> str | None:
@@ -246,6 +250,7 @@ class Delivery:
         if what != self._failing:
             self._failing, self._failing_since, self._failures = what, began, 0
         self._failures += 1
+        self._retried += 1
         took, failing = now - began, now - self._failing_since
         self._standing = Standing(f"waiting to try {what} again", self._failing_since, self._failures, str(error))
         if permanent(error) or (not self.sink.may_lag and failing >= self._retry.seconds):

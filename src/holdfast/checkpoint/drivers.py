@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checkpoint import records
-from holdfast.checkpoint.pulse import RUNNING
+from holdfast.checkpoint.pulse import RUNNING, STARTING
 from holdfast.checkpoint.reader import LogReader
 from holdfast.checkpoint.runs import Owner, read_run
 from holdfast.checkpoint.slots import Slots, claim_name
@@ -53,7 +53,7 @@ def _driver(log: LogReader, number: int, owner: Owner | None, fenced_by: int | N
         claim = {}  # if it is the newest, the status says so
     if owner is not None and owner.generation == number:
         state = owner.state
-    elif run is not None and run.state != RUNNING:
+    elif run is not None and run.state not in (STARTING, RUNNING):
         state = run.state
     else:
         state = GONE if fenced_by is None else FENCED

@@ -31,6 +31,16 @@ def wrapped(sink: Any, phase: str, error: Exception) -> HoldfastError:
     return made
 
 
+def hangs(sink: Any, doing: str, since: float, now: float) -> SinkError:
+    """An endpoint does not answer, and nobody can go on without it."""
+    return SinkError(
+        f"{described(sink)} has been {doing} for {now - since:.0f} s without an answer, and no batch can begin before "
+        "it returns. Nothing is lost: see whether the endpoint works and can be reached from here, then start the "
+        "query again. retry=hf.Retry(for_=...) says how long to wait; timeouts in the sink's own calls end them sooner",
+        again=False,
+    )
+
+
 @contextmanager
 def guarded(sink: Any, phase: str) -> Iterator[None]:
     """Let no foreign exception of a sink out."""

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.checkpoint.pulse import ENDED, FAILED
+from holdfast.checkpoint import runs
+from holdfast.checkpoint.pulse import ENDED, FAILED, STARTING
 from holdfast.checkpoint.runs import DEAD, SILENT, Owner, RunInfo, read_runs
 from holdfast.checkpoint.storage import Storage
 from holdfast.errors import FIX, OPERATOR
@@ -88,6 +89,8 @@ def _of_driver(facts: Facts, now: float) -> list[tuple[str, str]]:
         silent = _seconds(owner.started if owner.seen is None else owner.seen, now)
         doing = "is still starting and " if owner.seen is None else ""
         return [(DEGRADED, f"the driver ({where}) {doing}has given no sign of life for {silent:.0f} s")]
+    if owner.state == STARTING and _seconds(owner.started, now) >= runs.LONG_START:
+        return [(DEGRADED, f"the driver ({where}) is still starting after {_seconds(owner.started, now):.0f} s")]
     if owner.state == ENDED and facts.owed:
         owes = ", ".join(f"{sink} {count}" for sink, count in facts.owed.items())
         return [(DOWN, f"the query was stopped while sinks owe checkpoints ({owes}): start it and they are delivered")]

@@ -2,12 +2,14 @@
 
 Entries go to segments `history/<generation>.<n>.jsonl` of at most 100 lines, so that one more checkpoint costs the same
 after a million. A later entry of a checkpoint adds to an earlier one. Nothing is decided by them. Of the newest
-`history_retain` checkpoints all are kept; a segment goes when every checkpoint in it is older.
+`history_retain` checkpoints all are kept; a segment goes when every checkpoint in it is older. A rewind adds a line of
+its own: what older lines say of later checkpoints than the one it went back to is no longer shown.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import threading
 from collections.abc import Container, Mapping, Sequence
@@ -56,10 +58,16 @@ class CheckpointStats:
     restored: bool = False
     #: sink -> rows and subtasks that were produced again because the endpoint had dropped them
     repaired: Mapping[str, Any] = field(default_factory=dict)
+    #: of the last time it ended badly
     error: str | None = None
+    #: how often it ended badly; it is run again then
+    failures: int = 0
 
 
 _FLAG = "restored"
+#: in a line of its own: the pipeline went back to this checkpoint, for this reason
+_WENT_BACK = "went_back"
+_NUMBERS = ("rows", "bytes", "subtasks", "subtask")
 #: what a line of a segment may say
 _TYPES: dict[str, Any] = {
     "checkpoint_id": int,
@@ -115,6 +123,19 @@ class History:
                 _forget(self._storage, checkpoint_id - self._retain)
 
 
+class Merged(dict[int, dict[str, Any]]):
+    """What the entries of each checkpoint say together; they are added from the newest to the oldest."""
+
+    #: the pipeline went back to this checkpoint: what older entries say of later ones is of another life
+    limit: float = math.inf
+
+
+def note_rewind(storage: Storage, generation: int, to: int) -> None:
+    """The pipeline goes on after this checkpoint: leave the later ones out from now on."""
+    line = {"checkpoint_id": to, "generation": generation, _WENT_BACK: "rewind"}
+    storage.replace(f"history/{generation}.0.jsonl", json.dumps(line, separators=(",", ":")).encode() + b"\n")
+
+
 def segments(storage: Storage) -> list[str]:
     """The files of the history, the oldest first."""
     found = [match for match in map(_SEGMENT_NAME.fullmatch, storage.names("history")) if match]
@@ -153,7 +174,7 @@ def checkpoints(checkpoint_location: AnyPath, *, last: int | None = None) -> lis
 def read_checkpoints(location: str, *, last: int | None = None, largest: int | None = None) -> list[CheckpointStats]:
     """See checkpoints; a file larger than `largest` is an error."""
     storage = open_limited(log_location(location), largest)
-    merged: dict[int, dict[str, Any]] = {}
+    merged = Merged()
     for name in reversed(segments(storage)):
         merge_segment(storage, name, read_segment(storage, name), merged)
         if last is not None and len(merged) > last:
@@ -174,18 +195,21 @@ def read_segment(storage: Storage, name: str) -> bytes:
 
 
 def merge_segment(
-    storage: Storage, name: str, data: bytes, merged: dict[int, dict[str, Any]], *, only: Container[int] | None = None
+    storage: Storage, name: str, data: bytes, merged: Merged, *, only: Container[int] | None = None
 ) -> None:
     """Add what a segment says to what newer ones said, of these checkpoints or of all."""
     for line in reversed(data.splitlines()):
         try:
-            entry = _checked({k: v for k, v in json.loads(line).items() if k in _TYPES})
+            read = json.loads(line)
+            entry = _checked({k: v for k, v in read.items() if k in _TYPES})
         except (ValueError, AttributeError, RecursionError) as error:
             raise RecordError(
                 f"{storage.url}/history/{name} is damaged ({error}); it holds statistics only: move it away"
             ) from error
         number = entry["checkpoint_id"]
-        if only is None or number in only:
+        if _WENT_BACK in read:
+            merged.limit = min(merged.limit, number)
+        elif number <= merged.limit and (only is None or number in only):
             newer = merged.get(number, {})
             merged[number] = entry | newer | _summed(entry, newer)
 
@@ -195,14 +219,26 @@ def _checked(entry: dict[str, Any]) -> dict[str, Any]:
     wrong = [k for k, v in entry.items() if not isinstance(v, _TYPES[k]) or isinstance(v, bool) != (k == _FLAG)]
     if "checkpoint_id" not in entry:
         wrong.append("checkpoint_id")
-    wrong = wrong or [
-        name
-        for name, kind in (("durations", int | float), ("sinks", dict))
-        if any(not isinstance(inner, kind) for inner in entry.get(name, {}).values())
-    ]
+    wrong = wrong or _wrong_inside(entry)
     if wrong:
         raise ValueError(f"its field {wrong[0]!r} is missing or wrong")
     return entry
+
+
+def _wrong_inside(entry: Mapping[str, Any]) -> list[str]:
+    if any(not isinstance(seconds, int | float) for seconds in entry.get("durations", {}).values()):
+        return ["durations"]
+    told = {
+        "sinks": entry.get("sinks", {}).values(),
+        "parts": entry.get("parts", ()),
+        "state": (entry.get("state", {}),),
+    }
+    return [name for name, parts in told.items() if not all(map(_counted, parts))]
+
+
+def _counted(part: Any) -> bool:
+    """Whether it is an object whose numbers are numbers."""
+    return isinstance(part, dict) and all(isinstance(part.get(name, 0), int) for name in _NUMBERS)
 
 
 def stats_of(merged: Mapping[int, Mapping[str, Any]]) -> list[CheckpointStats]:
@@ -217,6 +253,7 @@ def _summed(entry: Mapping[str, Any], newer: Mapping[str, Any]) -> dict[str, Any
     merged["durations"] = {**entry.get("durations", {}), **newer.get("durations", {})}
     before, since = entry.get("sinks", {}), newer.get("sinks", {})
     merged["sinks"] = {sink: {**before.get(sink, {}), **since.get(sink, {})} for sink in {**before, **since}}
+    merged["failures"] = newer.get("failures", 0) + (entry.get("status") == State.ABORTED)
     if "started" in entry:
         merged["started"] = entry["started"]
     return merged

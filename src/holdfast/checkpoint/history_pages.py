@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from holdfast.checkpoint.history import (
     SEGMENT,
     CheckpointStats,
+    Merged,
     log_location,
     merge_segment,
     read_checkpoints,
@@ -34,7 +34,7 @@ class HistoryPages:
     def between(self, first: int, last: int) -> list[CheckpointStats]:
         """Those with numbers from `first` to `last`, oldest first."""
         storage = open_limited(log_location(self._location), self._largest)
-        merged: dict[int, dict[str, Any]] = {}
+        merged = Merged()
         there = segments(storage)
         for name in reversed(there):
             span = self._spans.get(name)

@@ -60,3 +60,12 @@ def open_lineage(storage: Storage, pipeline: str) -> Lineage:
     taking_over = bool(found.get("taking_over", False))
     aside = tuple(map(str, found.get("set_aside", ())))
     return Lineage(pipeline, str(found["lineage"]), int(found.get("since", 0)), taking_over, aside)
+
+
+def pipeline_at(storage: Storage) -> str | None:
+    """Whose location this is, without making it anybody's; None: nobody's."""
+    try:
+        data = storage.read(NAME)
+    except FileNotFoundError:
+        return None
+    return str(records.decode_with(("pipeline",), data, f"{storage.url}/{NAME}", "lineage")["pipeline"])

@@ -6,21 +6,38 @@ when that ran on another machine.
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.checkpoint import records
-from holdfast.checkpoint.delivery import Delivery
+from holdfast.checkpoint.delivery import Standing
 from holdfast.checkpoint.log import CheckpointLog
-from holdfast.errors import HoldfastError, RestoredEndpointError
+from holdfast.checkpoint.ports import Sink
+from holdfast.errors import HoldfastError, RestoredEndpointError, StorageError
 
+logger = logging.getLogger("holdfast")
 #: seconds between two beats, and how many runs are kept
 EVERY, KEPT = 5.0, 50
-RUNNING, ENDED, FAILED = "running", "ended", "failed"
+STARTING, RUNNING, ENDED, FAILED = "starting", "running", "ended", "failed"
 #: in the file of a generation that no query claimed, but a command of holdfast
 COMMAND = "command"
+
+
+class AtWork(Protocol):
+    """A sink's delivery loop, or a sink that a start is busy with."""
+
+    @property
+    def sink(self) -> Sink:
+        """Which one."""
+
+    @property
+    def standing(self) -> Standing:
+        """What it does, and since when."""
 
 
 class Pulse:
@@ -31,21 +48,45 @@ class Pulse:
         self._started = int(clock() * 1000)
         self._last = float("-inf")
         self._over = False
+        #: beats come from the start's own thread, too, and none of these may follow a later one
+        self._lock = threading.Lock()
 
-    def beat(self, deliveries: Sequence[Delivery], *, now: bool = False) -> None:
+    def beat(self, sinks: Sequence[AtWork], *, now: bool = False) -> None:
         """Say that this driver lives, and what each sink's loop is about; only when it is time to, or `now`."""
-        if not self._over and (now or self._clock() >= self._last + EVERY):
-            self._write(RUNNING, deliveries, None)
+        with self._lock:
+            if not self._over and (now or self._clock() >= self._last + EVERY):
+                self._write(RUNNING, sinks, None)
 
-    def end(self, deliveries: Sequence[Delivery], error: BaseException | None) -> None:
+    def end(self, sinks: Sequence[AtWork], error: BaseException | None) -> None:
         """The last beat: how it ended."""
-        if not self._over:
-            self._over = True
-            self._write(ENDED if error is None else FAILED, deliveries, error)
+        with self._lock:
+            if not self._over:
+                self._over = True
+                self._write(ENDED if error is None else FAILED, sinks, error)
 
-    def _write(self, state: str, deliveries: Sequence[Delivery], error: BaseException | None) -> None:
+    @contextmanager
+    def starting(self, at_work: Callable[[], Sequence[AtWork]]) -> Iterator[None]:
+        """Beat while the block starts the query, which may hang in an endpoint."""
+        over = threading.Event()
+
+        def beat() -> None:
+            while not over.wait(EVERY):
+                with self._lock:
+                    if not over.is_set() and self._log.generation >= 0:
+                        try:
+                            self._write(STARTING, at_work(), None)
+                        except StorageError as error:
+                            logger.warning("the query's sign of life could not be written: %s", error)
+
+        threading.Thread(target=beat, name=f"holdfast-{self._log.pipeline}-starting", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    def _write(self, state: str, at_work: Sequence[AtWork], error: BaseException | None) -> None:
         self._last = self._clock()
-        sinks = {d.sink.name: {**asdict(d.standing), "may_lag": d.sink.may_lag} for d in deliveries}
+        sinks = {one.sink.name: {**asdict(one.standing), "may_lag": one.sink.may_lag} for one in at_work}
         body: dict[str, Any] = {
             "generation": self._log.generation,
             "state": state,

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast.checkpoint import enginefiles, records
-from holdfast.checkpoint.history import log_location
+from holdfast.checkpoint.history import log_location, note_rewind
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.origin import Ahead, Further, Origin, check_provable, further_than
 from holdfast.checkpoint.reader import LogReader
@@ -50,6 +50,8 @@ class Rewind:
     #: a new lineage, since checkpoint numbers are used again
     new_lineage: bool = True
     backup: str | None = None
+    #: the lineage that is left, by which ledgers know what sinks have; known once it has begun
+    lineage: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """For `--json` and the record."""
@@ -249,7 +251,7 @@ def rewind(plan: Rewind) -> Rewind:
         backup = f"holdfast/{BACKUPS}/{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{records.new_nonce()[:4]}"
         for name in plan.removes:
             copy(location, location, name, f"{backup}/{name}")
-        plan = Rewind(**{**vars(plan), "backup": backup})
+        plan = Rewind(**{**vars(plan), "backup": backup, "lineage": log.lineage})
         log_storage.create(PLAN, records.encode("rewind", records.new_nonce(), plan.to_json()))
     for name in plan.removes:
         location.delete(name)
@@ -257,9 +259,11 @@ def rewind(plan: Rewind) -> Rewind:
         location.delete(enginefiles.checksum_of(name))
         location.replace(name, data)
     if plan.new_lineage:
-        ahead = Ahead(plan.ahead)
-        Origin(plan.pipeline, log.lineage, plan.checkpoint_id, plan.location, ahead, plan.further).write(log_storage)
-        # Ledgers know the old one up to where it got: the next start sets them aside.
-        log.replace_lineage()
+        ahead, left = Ahead(plan.ahead), plan.lineage or log.lineage
+        Origin(plan.pipeline, left, plan.checkpoint_id, plan.location, ahead, plan.further).write(log_storage)
+        if log.lineage == left:  # else this is the rest of one that was interrupted after it
+            # Ledgers know the old one up to where it got: the next start sets them aside.
+            log.replace_lineage()
+        note_rewind(log_storage, log.generation, plan.checkpoint_id)
     log_storage.delete(PLAN)
     return plan

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.checkpoint import records
-from holdfast.checkpoint.pulse import COMMAND, ENDED, FAILED, RUNNING
+from holdfast.checkpoint.pulse import COMMAND, ENDED, FAILED, RUNNING, STARTING
 from holdfast.checkpoint.storage import Storage
 from holdfast.errors import RecordError
 
@@ -19,9 +19,9 @@ SILENT_BEATS = 3
 #: seconds after which a process that gives no sign of life is taken for another one that has its number now
 SILENT_FOR_LONG = 300.0
 #: seconds a driver may take to start before it is in trouble, or, seen from another machine, taken for dead
-STARTING = 600.0
+LONG_START = 600.0
 #: beside those of a pulse: it said nothing of its end
-DEAD, STARTED, SILENT = "dead", "starting", "silent"
+DEAD, SILENT = "dead", "silent"
 
 
 @dataclass(frozen=True)
@@ -101,13 +101,13 @@ def _judge(run: RunInfo | None, here: bool | None, now: float, started: float) -
     if here is False:
         return False, DEAD
     if run is None:
-        late = now - started >= STARTING
+        late = now - started >= LONG_START
         if here is None:
-            return (False, DEAD) if late else (None, STARTED)
-        return True, SILENT if late else STARTED
+            return (False, DEAD) if late else (None, STARTING)
+        return True, SILENT if late else STARTING
     age = now - run.at / 1000
     if age <= SILENT_BEATS * run.every:
-        return True, RUNNING
+        return True, run.state
     return (True, SILENT) if here and age < SILENT_FOR_LONG else (False, DEAD)
 
 

@@ -26,8 +26,12 @@ from holdfast.errors import ConfigError, HoldfastError, RecordError, SavepointEr
 
 logger = logging.getLogger("holdfast")
 ORDERS, ANSWERS = "savepoints", "savepoints/answers"
-#: seconds between two looks for the answer, and how often it is looked whether the driver lives
-LOOK, ASK_ALIVE = 0.2, 10
+#: seconds between two looks for the answer, here and in an object store, where each is a request that is paid for
+LOOK, LOOK_FAR = 0.2, 2.0
+#: ... of the driver for orders; on a local disk it looks whenever its timer comes
+LOOK_FOR_ORDERS_FAR = 20.0
+#: every so many looks it is asked whether the driver lives
+ASK_ALIVE = 10
 
 
 def savepoint(
@@ -100,7 +104,7 @@ def _ask(location: str, target: str, name: str | None, timeout: float) -> Savepo
                 return None
             if time.monotonic() > deadline:
                 raise SavepointError(_too_late(location, timeout))
-            time.sleep(LOOK)
+            time.sleep(LOOK if isinstance(storage, LocalStorage) else LOOK_FAR)
     finally:
         storage.delete(_order(order))
         storage.delete(_answer(order))
@@ -138,13 +142,18 @@ def _read(storage: Storage, name: str, kind: str) -> dict[str, Any] | None:
 class Desk:
     """The driver's side: which savepoints are ordered, and taking them."""
 
-    def __init__(self, log: CheckpointLog, location: str) -> None:
-        self._log, self._location = log, location
+    def __init__(self, log: CheckpointLog, location: str, clock: Callable[[], float] = time.time) -> None:
+        self._log, self._location, self._clock = log, location, clock
+        self._every = 0.0 if isinstance(log.storage, LocalStorage) else LOOK_FOR_ORDERS_FAR
+        self._next = float("-inf")
         #: names of orders that wait
         self.waiting: tuple[str, ...] = ()
 
     def look(self) -> None:
-        """On the timer: see what is ordered. What cannot be read now is seen the next time."""
+        """On the timer, when it is time to: see what is ordered. What cannot be read now is seen the next time."""
+        if self._clock() < self._next:
+            return
+        self._next = self._clock() + self._every
         try:
             self.waiting = tuple(self._log.storage.names(ORDERS))
         except HoldfastError as error:

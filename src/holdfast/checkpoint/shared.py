@@ -58,32 +58,59 @@ def check_shared(places: Sequence[Place], tasks: Tasks, count: int) -> None:
     """
     if not places:
         return
-    name, here = f"{_PREFIX}{uuid.uuid4().hex}", socket.gethostname()
-    stores = [open_storage(place.path) for place in places]
-    try:
-        for store in stores:
-            store.create(name, name.encode())
-        for seen in tasks.map(_Look([place.path for place in places], name), range(count)):
-            for place, store, problem in zip(places, stores, seen.problems, strict=True):
-                if problem is None and not _there(store, _answer(name, seen)):
+    with Proof(places, count) as proof:
+        proof.check(tasks.map(proof.look, range(count)))
+
+
+class Proof:
+    """The driver's word in each place, from `with` to its end; tasks answer it."""
+
+    def __init__(self, places: Sequence[Place], count: int = 0) -> None:
+        self._places, self._name = places, f"{_PREFIX}{uuid.uuid4().hex}"
+        self._stores = [open_storage(place.path) for place in places]
+        self._answers = {f"{self._name}-{number}" for number in range(count)}
+        #: what a task calls with its number
+        self.look = Look(tuple(place.path for place in places), self._name)
+
+    def __enter__(self) -> Proof:
+        try:
+            for store in self._stores:
+                store.create(self._name, self._name.encode())
+        except BaseException:
+            self._tidy()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tidy()
+
+    def check(self, found: Sequence[Seen]) -> None:
+        """ConfigError when a task did not see the driver's word, or the driver does not see the task's."""
+        here = socket.gethostname()
+        self._answers |= {_answer(self._name, seen) for seen in found}
+        for seen in found:
+            for place, store, problem in zip(self._places, self._stores, seen.problems, strict=True):
+                if problem is None and not _there(store, _answer(self._name, seen)):
                     problem = f"the driver on {here} does not see what a task on {seen.host} wrote there"
                 if problem is not None:
                     raise _not_shared(place, problem)
-    finally:
-        for store in stores:
-            for left in (name, *(f"{name}-{number}" for number in range(count))):
+
+    def _tidy(self) -> None:
+        for store in self._stores:
+            for left in (self._name, *self._answers):
                 with suppress(StorageError):  # it is hidden, and tidied up later; what was found is what counts
                     store.delete(left)
 
 
 @dataclass(frozen=True)
-class _Look:
+class Look:
     """Runs in a task: read what the driver wrote, and write an answer."""
 
-    paths: Sequence[str]
+    paths: tuple[str, ...]
     name: str
 
     def __call__(self, number: int) -> Seen:
+        """In the task of this number."""
         host = socket.gethostname()
         return Seen(host, number, tuple(self._problem(path, host, number) for path in self.paths))
 

@@ -32,6 +32,8 @@ class SinkStatus:
     doing: str | None = None
     since: int | None = None
     failures: int = 0
+    #: attempts that failed, since its driver started
+    retried: int = 0
     problem: str | None = None
     may_lag: bool | None = None
     #: complete, but in files that readers do not see before they are rolled
@@ -169,6 +171,7 @@ def _sinks(
                 doing=loop.get("doing"),
                 since=None if "since" not in loop else int(loop["since"] * 1000),
                 failures=int(loop.get("failures", 0)),
+                retried=int(loop.get("retried", 0)),
                 problem=loop.get("problem"),
                 may_lag=loop.get("may_lag"),
                 held_back_rows=rows,

@@ -11,10 +11,12 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from holdfast.checkpoint.guard import described, guarded
+from holdfast.checkpoint.delivery import Standing
+from holdfast.checkpoint.guard import guarded, hangs
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.loops import Loops
 from holdfast.checkpoint.maintenance import NeedsMaintenance, maintain
@@ -24,7 +26,7 @@ from holdfast.core.recovery import STEPS, Moment, Step, owed
 from holdfast.errors import HoldfastError, SinkError, first_line, permanent
 
 logger = logging.getLogger("holdfast")
-SWEEPING = "sweeping"
+SWEEPING, WAITING = "sweeping", "waiting to sweep again"
 #: seconds between two sweeps while no batch comes
 SWEEP_EVERY = 10.0
 #: seconds between two looks of a loop at what may be due
@@ -61,6 +63,8 @@ class Sweeps:
         self._swept: dict[str, float] = {}
         #: sink -> what it does beside committing, and since when
         self.under_way: dict[str, tuple[str, float]] = {}
+        #: sinks whose last sweep failed: since when, how often in a row, and why
+        self._failing: dict[str, Standing] = {}
         #: sinks that may be undoing work of this generation, or have a chore: no task may run beside it
         self._in_the_way: set[str] = set()
         #: what was told of the last one that a batch waited for in vain
@@ -101,10 +105,13 @@ class Sweeps:
         try:
             with guarded(sink, "sweep"):
                 do()
+            self._failing.pop(sink.name, None)
         except HoldfastError as error:
             # One that hangs may still undo what tasks would prepare now.
             if permanent(error) or error is self._hangs:
                 raise
+            before = self._failing.get(sink.name, Standing(WAITING, self._clock(), 0, None))
+            self._failing[sink.name] = replace(before, failures=before.failures + 1, problem=first_line(error))
             logger.warning("sweep of sink %s failed, it is tried again: %s", sink.name, first_line(error))
 
     def own(self, sink: Sink, patience: float | None = None) -> None:
@@ -171,6 +178,13 @@ class Sweeps:
             self._idle.release()
         return CHORES_EVERY
 
+    def standing(self, sink: str) -> Standing | None:
+        """What a sink does beside committing, and since when; or that its sweeps fail."""
+        failing, doing = self._failing.get(sink), self.under_way.get(sink)
+        if doing is None or failing is not None:
+            return failing
+        return Standing(*doing, 0, None)
+
     def blame(self) -> SinkError | None:
         """Who is busy with its endpoint, so that no task may begin; None when nobody is."""
         for sink in self._sinks:
@@ -178,13 +192,3 @@ class Sweeps:
                 now = self._clock()
                 return hangs(sink, *self.under_way.get(sink.name, (SWEEPING, now)), now)
         return None
-
-
-def hangs(sink: Sink, doing: str, since: float, now: float) -> SinkError:
-    """An endpoint does not answer, and nobody can go on without it."""
-    return SinkError(
-        f"{described(sink)} has been {doing} for {now - since:.0f} s without an answer, and no batch can begin before "
-        "it returns. Nothing is lost: see whether the endpoint works and can be reached from here, then start the "
-        "query again. retry=hf.Retry(for_=...) says how long to wait; timeouts in the sink's own calls end them sooner",
-        again=False,
-    )

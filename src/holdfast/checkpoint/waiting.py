@@ -75,7 +75,7 @@ class Waiting:
         """Let no loop do a chore meanwhile; `blame` names the one that does not end."""
         began = self._retrying.clock()
         while not self.idle.acquire(timeout=LOOK):
-            late = self.hurried or self._retrying.clock() - began >= self._retrying.retry.seconds
+            late = self.hurried or self._retrying.clock() - began >= self._retrying.retry.patience()
             if late and (error := blame()) is not None:
                 raise error
         try:

@@ -6,5 +6,7 @@ from __future__ import annotations
 def main() -> None:
     """Entry point of the console script."""
     from holdfast.cli.app import app
+    from holdfast.cli.output import reporting_bugs
 
-    app(prog_name="holdfast")
+    with reporting_bugs():
+        app(prog_name="holdfast")

@@ -9,14 +9,16 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from holdfast import __version__
 from holdfast.cli.check import check
 from holdfast.cli.dashboard import dashboard
 from holdfast.cli.dead_letters import app as dead_letters
 from holdfast.cli.demo import demo
 from holdfast.cli.flush import flush
 from holdfast.cli.history import history
-from holdfast.cli.output import USAGE
+from holdfast.cli.manual import page, with_manual
+from holdfast.cli.monitoring import app as monitoring
+from holdfast.cli.output import USAGE, debugging
+from holdfast.cli.prepare import prepare
 from holdfast.cli.resolve import resolve
 from holdfast.cli.rewind import rewind
 from holdfast.cli.run import new, run, schema
@@ -25,6 +27,7 @@ from holdfast.cli.state import state
 from holdfast.cli.status import status
 from holdfast.cli.transactions import app as transactions
 from holdfast.cli.watch import watch
+from holdfast.core.version import __version__
 
 _UsageError: Any = typer.BadParameter.__base__
 
@@ -39,12 +42,25 @@ def _own_code() -> Iterator[None]:
         raise
 
 
-class _Commands(TyperGroup):
-    """The commands, with our exit code for wrong use."""
+class _Group(TyperGroup):
+    """Commands that explain themselves as manual pages do."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = super().get_command(ctx, cmd_name)
+        return None if found is None else with_manual(found)
+
+
+class _Commands(_Group):
+    """All of them: --debug anywhere, and our exit code for wrong use."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(page(self, ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--debug" in args:
+            debugging.on = True
         with _own_code():
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, [arg for arg in args if arg != "--debug"])
 
     def invoke(self, ctx: Any) -> Any:
         with _own_code():
@@ -54,13 +70,12 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     cls=_Commands,
     help="Exactly-once delivery for Spark Structured Streaming.",
-    epilog="Example: holdfast demo --seed 7",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command(epilog="Example: holdfast demo --seed 7 --kills 3 --rows 10000")(demo)
 app.command(epilog="Example: holdfast new kafka-to-postgres --to job.yaml")(new)
+app.command(epilog="Example: holdfast prepare --kafka")(prepare)
 app.command(epilog="Example: holdfast check job.yaml")(check)
 app.command(epilog="Example: holdfast run job.yaml --set trigger.available_now=true")(run)
 app.command(epilog="Example: holdfast schema > holdfast.schema.json")(schema)
@@ -70,11 +85,12 @@ app.command(epilog="Example: holdfast dashboard /data/checkpoints")(dashboard)
 app.command(epilog="Example: holdfast flush /data/checkpoints/totals")(flush)
 app.command(epilog="Example: holdfast history /data/checkpoints/totals --last 50")(history)
 app.command(epilog="Example: holdfast resolve /data/checkpoints/totals 17 --give-up")(resolve)
-app.add_typer(dead_letters, name="dead-letters")
+app.add_typer(dead_letters, name="dead-letters", cls=_Group)
 app.command(epilog="Example: holdfast rewind /data/checkpoints/totals --to 41 --ahead redeliver")(rewind)
 app.command(epilog="Example: holdfast state /data/checkpoints/totals --sample 10")(state)
-app.add_typer(savepoint, name="savepoint")
-app.add_typer(transactions, name="transactions")
+app.add_typer(savepoint, name="savepoint", cls=_Group)
+app.add_typer(transactions, name="transactions", cls=_Group)
+app.add_typer(monitoring, name="monitoring", cls=_Group)
 
 
 def _print_version(wanted: bool) -> None:
@@ -87,6 +103,9 @@ def _print_version(wanted: bool) -> None:
 def _main(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="With an error, where in the code it happened; at any place of the line.")
     ] = False,
 ) -> None:
     """Exactly-once delivery for Spark Structured Streaming."""

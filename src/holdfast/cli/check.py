@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.jobs import JobArgument, KafkaOption, SetOption, read
+from holdfast.cli.jobs import JobArgument, KafkaOption, SetOption, TakeOverOption, read
 from holdfast.cli.output import BROKEN, IS_DOWN, OK, JsonOption, reporting
 
 if TYPE_CHECKING:
@@ -24,9 +24,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "fatal": "red"}
 def check(
     job: JobArgument,
     settings: SetOption = None,
-    take_over: Annotated[
-        bool, typer.Option("--take-over", help="As for run: ledgers of other locations will be set aside.")
-    ] = False,
+    take_over: TakeOverOption = False,
     kafka: KafkaOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Leave out what is as it should be.")] = False,
     timeout: Annotated[float, typer.Option("--timeout", min=1.0, help="Seconds for each endpoint.")] = 60.0,

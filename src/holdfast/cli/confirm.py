@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast.checkpoint.status import Status
+from holdfast.cli.output import BROKEN, Output
 from holdfast.errors import CheckpointInUseError, ConfigError
 
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask; for scripts.")]
@@ -20,6 +21,13 @@ def confirm(what: str, *, yes: bool) -> bool:
     if not interactive():
         raise ConfigError(f"{what}. This must be confirmed, and there is no terminal to ask on: pass --yes")
     return typer.confirm(f"{what}. Go on?", err=True)
+
+
+def ask(out: Output, what: str, *, yes: bool) -> None:
+    """End the command unless it is wanted."""
+    if not confirm(what, yes=yes):
+        out.error("not confirmed: nothing was changed")
+        out.exit(BROKEN)
 
 
 def refuse_running(found: Status, why: str, *, fence: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from rich.text import Text
 from holdfast.cli.output import JsonOption, reporting
 from holdfast.cli.transactions import read_properties
 from holdfast.core.units import parse_duration
+from holdfast.dashboard import require_packages
 from holdfast.errors import ConfigError
 
 PathsArgument = Annotated[
@@ -27,14 +27,19 @@ AllowHostOption = Annotated[
 ]
 RefreshOption = Annotated[str, typer.Option("--refresh", help="How often the files are looked at: 1s, 30s.")]
 ActionsOption = Annotated[
-    bool, typer.Option("--allow-actions", help="Let the orders of `holdfast resolve` be given from the page.")
+    bool,
+    typer.Option(
+        "--allow-actions", help="Let orders of `resolve`, savepoints and aborts of transactions be given from the page."
+    ),
+]
+SavepointsOption = Annotated[
+    str | None,
+    typer.Option("--savepoints", metavar="FOLDER", help="The folder of savepoints: shown, and where new ones go."),
 ]
 KafkaOption = Annotated[
     Path | None,
     typer.Option("--kafka-config", help="A properties file with settings of librdkafka, to ask brokers with."),
 ]
-#: what `holdfast[dashboard]` installs
-_NEEDED = ("starlette", "uvicorn", "jinja2")
 
 
 def dashboard(
@@ -45,6 +50,7 @@ def dashboard(
     refresh: RefreshOption = "1s",
     allow_actions: ActionsOption = False,
     kafka_config: KafkaOption = None,
+    savepoints: SavepointsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show pipelines in the browser: is each healthy, how fast, what it owes, what went wrong, every checkpoint.
@@ -53,9 +59,7 @@ def dashboard(
     unless --host says otherwise, and changes nothing unless --allow-actions does. Ctrl-C ends it.
     """
     with reporting(json=json) as out:
-        missing = [name for name in _NEEDED if find_spec(name) is None]
-        if missing:
-            raise ConfigError(f"the dashboard needs {', '.join(missing)}: pip install 'holdfast[dashboard]'")
+        require_packages()
         from holdfast.dashboard.places import Places
         from holdfast.dashboard.serve import address_of, listen, names_of, serve
         from holdfast.dashboard.web import Site
@@ -65,7 +69,8 @@ def dashboard(
             raise ConfigError("--refresh must be at least 100ms")
         names = names_of(host, allow_host or ())
         kafka = {} if kafka_config is None else read_properties(kafka_config)
-        site = Site(Places(paths), every=every, allow_actions=allow_actions, kafka=kafka)
+        places = Places(paths, savepoints=savepoints)
+        site = Site(places, every=every, allow_actions=allow_actions, kafka=kafka)
         bound = listen(host, port)
         url, word = address_of(bound), None if site.actions is None else site.actions.word
         lines = [Text(f"{len(site.places)} pipelines at {url}  (Ctrl-C ends it)")]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import json as jsons
-import os
-import socket
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,11 +11,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.checkpoint import operator
 from holdfast.checkpoint.history import log_location
 from holdfast.checkpoint.status import Status, read_status
 from holdfast.checkpoint.storage import open_storage
-from holdfast.cli.confirm import YesOption, confirm, refuse_running
-from holdfast.cli.output import BROKEN, OK, JsonOption, LocationArgument, reporting
+from holdfast.cli.confirm import YesOption, ask, refuse_running
+from holdfast.cli.output import OK, JsonOption, LocationArgument, reporting
 from holdfast.errors import RecordError
 
 if TYPE_CHECKING:
@@ -116,11 +113,8 @@ def replay(
         if not waiting:
             out.result(document, lambda: Text("no letter waits: nothing was ordered"))
             out.exit(OK)
-        if not confirm(f"{waiting:,} rows are sent again to the sinks that refused them", yes=yes):
-            out.error("not confirmed: nothing was changed")
-            out.exit(BROKEN)
-        who = {"by": getpass.getuser(), "host": socket.gethostname(), "pid": os.getpid(), "at": int(time.time() * 1000)}
-        order = box.order(choice, who)
+        ask(out, f"{waiting:,} rows are sent again to the sinks that refused them", yes=yes)
+        order = box.order(choice, operator.who())
         document |= {"letters": 0, "order": None} if order is None else {"letters": order.count, "order": order.number}
         out.result(document, lambda: _ordered(document["letters"]))
         out.exit(OK)

@@ -7,7 +7,9 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.output import BROKEN, OK, JsonOption, Output, reporting
+from holdfast.dashboard import require_packages
 from holdfast.demo.audit import DemoAudit, audit_folder
 from holdfast.demo.driver import tail
 from holdfast.demo.files import Folder
@@ -29,6 +32,9 @@ KillsOption = Annotated[int, typer.Option("--kills", min=0, max=100, help="How o
 RowsOption = Annotated[int, typer.Option("--rows", min=1, max=10_000_000, help="How many orders are streamed.")]
 KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the folder: rows, log, checkpoints.")]
 
+DashboardOption = Annotated[bool, typer.Option("--dashboard", help="Show the run in the browser, live.")]
+PortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help="The dashboard's port; 0 takes a free one.")]
+
 
 def demo(
     seed: SeedOption = None,
@@ -36,26 +42,46 @@ def demo(
     rows: RowsOption = 20_000,
     json: JsonOption = False,
     keep: KeepOption = False,
+    dashboard: DashboardOption = False,
+    port: PortOption = 8787,
 ) -> None:
     """Stream orders with Spark, kill it with SIGKILL at random moments, and count every row at the end.
 
     Needs nothing but Python and Java. Orders go into SQLite and, through a write-ahead sink, to an HTTP endpoint that
-    is down for part of the run. Exit code 1 if a row is lost or doubled.
+    is down for part of the run. Exit code 1 if a row is lost or doubled. With --dashboard the same run can be watched
+    in the browser; on a terminal the page stays until Ctrl-C.
     """
     with reporting(json=json) as out:
         require_java()
         plan = make_plan(random.randrange(1_000_000) if seed is None else seed, rows, kills)
         folder = Folder(Path(tempfile.mkdtemp(prefix="holdfast-demo-")))
-        try:
-            document, text = _run(out, folder, plan)
-        finally:
+        with ExitStack() as stack:
             if not keep:
-                shutil.rmtree(folder.root, ignore_errors=True)
-        if keep:
-            document["folder"] = str(folder.root)
-            text += f"\nKept: {folder.root} (try: holdfast status {folder.checkpoint})"
-        out.result(document, lambda: verdict(text))
+                stack.callback(shutil.rmtree, folder.root, ignore_errors=True)
+            page = stack.enter_context(_page(folder, port)) if dashboard else None
+            if page is not None:
+                out.progress.print(f"watch it at {page}", highlight=False)
+            document, text = _run(out, folder, plan)
+            document["dashboard"] = page
+            if keep:
+                document["folder"] = str(folder.root)
+                text += f"\nKept: {folder.root} (try: holdfast status {folder.checkpoint})"
+            out.result(document, lambda: verdict(text))
+            if page is not None and not json and sys.stdout.isatty():
+                out.progress.print(f"The dashboard stays at {page} until Ctrl-C", highlight=False)
+                with suppress(KeyboardInterrupt):
+                    signal.pause()
         out.exit(OK if document["ok"] else BROKEN)
+
+
+def _page(folder: Folder, port: int) -> AbstractContextManager[str]:
+    """The dashboard over the demo's pipeline."""
+    require_packages()
+    from holdfast.dashboard.places import Places
+    from holdfast.dashboard.serve import beside
+    from holdfast.dashboard.web import Site
+
+    return beside(Site(Places([str(folder.checkpoint)], yet_unused=True), every=0.5), port)
 
 
 def require_java() -> None:

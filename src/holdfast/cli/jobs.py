@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.errors import ConfigError
+from holdfast.pipeline.help import about
 
 if TYPE_CHECKING:
     from holdfast.pipeline.secrets import Secrets
@@ -21,6 +22,7 @@ SetOption = Annotated[
         "--set", metavar="KEY=VALUE", help="Overrules the job file: --set trigger.once=true. May be repeated."
     ),
 ]
+TakeOverOption = Annotated[bool, typer.Option("--take-over", help=about("write_stream", "take_over"))]
 KafkaOption = Annotated[bool, typer.Option("--kafka", help="For a Python file: give its Spark the Kafka connector.")]
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
@@ -17,6 +19,8 @@ from holdfast.errors import ConfigError, HoldfastError, RecordError, StorageErro
 
 #: exit codes: as promised and healthy; not, or degraded; down, or the store does not answer; wrong use, a bad location
 OK, BROKEN, IS_DOWN, USAGE = 0, 1, 2, 3
+#: ... and a bug of ours
+BUG = 70
 #: wide enough for every table of ours, so that a pipe gets one line a row
 _PIPE_WIDTH = 220
 
@@ -24,6 +28,20 @@ LocationArgument = Annotated[
     str, typer.Argument(help="The checkpoint location: a path or a URL, as given to write_stream.", metavar="LOCATION")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+
+
+class _Debugging:
+    """Whether errors come with their traceback: --debug, or HOLDFAST_DEBUG in the environment."""
+
+    on = bool(os.environ.get("HOLDFAST_DEBUG"))
+
+    def show(self, error: BaseException) -> None:
+        """The traceback, if it is wanted."""
+        if self.on:
+            traceback.print_exception(error, file=sys.stderr)
+
+
+debugging = _Debugging()
 
 
 class Output:
@@ -67,19 +85,37 @@ def _console(*, stderr: bool) -> Console:
 
 @contextmanager
 def reporting(*, json: bool) -> Iterator[Output]:
-    """Give a command its output, and turn errors we know into one line and an exit code; bugs keep their traceback."""
+    """Give a command its output, and turn errors we know into one line and an exit code."""
     out = Output(json=json)
     try:
         yield out
     except HoldfastError as error:
-        out.error(str(error), type(error).__name__)
+        debugging.show(error)
+        # The problems of a job file stand in lines of their own, as editors and terminals find their places then.
+        alone = getattr(error, "each_line_alone", False) and not json
+        for message in str(error).splitlines() if alone else [str(error)]:
+            out.error(message, type(error).__name__)
         if isinstance(error, StorageError) and not error.reached:
             raise typer.Exit(IS_DOWN) from None
         bad_location = isinstance(error, ConfigError | StorageError) and not isinstance(error, RecordError)
         raise typer.Exit(USAGE if bad_location else BROKEN) from None
     except OSError as error:
+        debugging.show(error)
         out.error(str(error), type(error).__name__)
         raise typer.Exit(USAGE) from None
+
+
+@contextmanager
+def reporting_bugs() -> Iterator[None]:
+    """An error that nobody foresaw is one line, too, and says how to find out more."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  the last one who can say anything
+        debugging.show(error)
+        more = "" if debugging.on else "; with --debug, where it happened"
+        told = f"{type(error).__name__}: {error}. This is a bug in holdfast: please tell us{more}"
+        Output(json="--json" in sys.argv).error(told, type(error).__name__)
+        sys.exit(BUG)
 
 
 def moment(milliseconds: int | None) -> str:

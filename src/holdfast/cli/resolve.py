@@ -22,7 +22,7 @@ from holdfast.checkpoint.resolve import TRY_AGAIN
 from holdfast.checkpoint.status import Status, read_status
 from holdfast.checkpoint.stuck import Finding, choose
 from holdfast.cli import reports
-from holdfast.cli.confirm import YesOption, confirm
+from holdfast.cli.confirm import YesOption, ask
 from holdfast.cli.output import BROKEN, OK, JsonOption, LocationArgument, Output, age, moment, reporting
 from holdfast.errors import ConfigError, RecordError
 
@@ -107,7 +107,7 @@ def resolve(
         if not chosen:
             _show(out, found, checkpoint, sink)
         if send_again is not None:
-            _asked(out, f"the rows kept of checkpoint {send_again} are sent again", yes=yes)
+            ask(out, f"the rows kept of checkpoint {send_again} are sent again", yes=yes)
             reports.send_again(out, location, send_again, sink, operator.who())
             return
         if not fence:
@@ -126,7 +126,7 @@ def _decide(out: Output, found: Status, checkpoint: int | None, sink: str | None
     meant = choose(log, checkpoint, sink, whole_sink=how in (GIVE_UP, MARK_DELIVERED, TRY_AGAIN))
     for finding in meant:
         orders.check_way(location, finding, how)
-    _asked(out, f"{operator.question(meant, how)}{operator.elsewhere(found.owner)}", yes=yes)
+    ask(out, f"{operator.question(meant, how)}{operator.elsewhere(found.owner)}", yes=yes)
     if how == TRY_AGAIN:
         orders.try_again(log.storage, meant)
         names = [{"checkpoint_id": f.checkpoint_id, "sink": f.sink} for f in meant]
@@ -144,15 +144,9 @@ def _accept(out: Output, found: Status, sink: str | None, *, yes: bool) -> None:
     log = LogReader(found.location)
     log.load()
     missing = orders.missing_in(log, found.location, sink)
-    _asked(out, f"{orders.accept_consequence(missing)}{operator.elsewhere(found.owner)}", yes=yes)
+    ask(out, f"{orders.accept_consequence(missing)}{operator.elsewhere(found.owner)}", yes=yes)
     report = orders.accept_restored(found.location, str(found.pipeline), missing, operator.who())
     out.result({"location": found.location, "report": report}, lambda: _report(report))
-
-
-def _asked(out: Output, question: str, *, yes: bool) -> None:
-    if not confirm(question, yes=yes):
-        out.error("not confirmed: nothing was changed")
-        out.exit(BROKEN)
 
 
 def _show(out: Output, found: Status, checkpoint: int | None, sink: str | None) -> None:

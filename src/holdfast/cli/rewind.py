@@ -14,8 +14,8 @@ from holdfast.checkpoint import rewind as rewinding
 from holdfast.checkpoint.origin import Ahead
 from holdfast.checkpoint.rewind import Rewind
 from holdfast.checkpoint.start_from import told
-from holdfast.cli.confirm import YesOption, confirm
-from holdfast.cli.output import BROKEN, JsonOption, LocationArgument, reporting
+from holdfast.cli.confirm import YesOption, ask
+from holdfast.cli.output import JsonOption, LocationArgument, reporting
 from holdfast.cli.savepoint import AheadOption
 from holdfast.errors import ConfigError
 
@@ -56,9 +56,7 @@ def rewind(
             if dry_run:
                 out.result({**_document(plan), "dry_run": True}, lambda: _text(plan, done=False))
                 return
-            if not confirm(_sentence(plan), yes=yes):
-                out.error("not confirmed: nothing was changed")
-                out.exit(BROKEN)
+            ask(out, _sentence(plan), yes=yes)
         elif dry_run:
             out.result({**_document(plan), "dry_run": True}, lambda: _text(plan, done=False))
             return

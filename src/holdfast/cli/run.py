@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,9 +16,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.jobs import JobArgument, KafkaOption, SetOption, read
+from holdfast.cli.jobs import JobArgument, KafkaOption, SetOption, TakeOverOption, read
 from holdfast.cli.output import OK, JsonOption, reporting
 from holdfast.errors import FIX, OPERATOR, RESTART, ConfigError, RefusedError
+from holdfast.pipeline.help import plain_text
 
 
 def run(
@@ -27,9 +29,7 @@ def run(
         bool,
         typer.Option("--dry-run", help="Build everything, print the plan and each sink's guarantee, start nothing."),
     ] = False,
-    take_over: Annotated[
-        bool, typer.Option("--take-over", help="Let this checkpoint location own the name, for this start.")
-    ] = False,
+    take_over: TakeOverOption = False,
     kafka: KafkaOption = False,
     no_check: Annotated[
         bool, typer.Option("--no-check", help="Start without looking first for what would break the guarantee.")
@@ -41,6 +41,18 @@ def run(
     metrics_host: Annotated[
         str, typer.Option("--metrics-host", help="The address it listens on; 0.0.0.0 for all.")
     ] = "127.0.0.1",
+    openlineage: Annotated[
+        str | None,
+        typer.Option(
+            "--openlineage",
+            metavar="URL",
+            help="Send OpenLineage events of the run and each checkpoint there; OPENLINEAGE_API_KEY holds a key.",
+        ),
+    ] = None,
+    opentelemetry: Annotated[
+        str | None,
+        typer.Option("--opentelemetry", metavar="URL", help="Send a trace of each checkpoint there: OTLP over HTTP."),
+    ] = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON objects, on standard error.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -50,10 +62,12 @@ def run(
     and a restart may mend it; 2 a person has to look; 3 the job file or the query is wrong; 128 and the signal's number
     after a second signal.
     """
-    from holdfast.metrics import serve
     from holdfast.pipeline import logs, plan
-    from holdfast.pipeline.runner import CODES, Measured, Runner, Watchers
+    from holdfast.pipeline.runner import CODES, Runner
     from holdfast.pipeline.view import View
+    from holdfast.telemetry.openlineage import lineage
+    from holdfast.telemetry.opentelemetry import traces
+    from holdfast.telemetry.serve import metrics
 
     with reporting(json=json) as out:
         made = read(job, settings, kafka=kafka, keep=not dry_run)
@@ -67,12 +81,15 @@ def run(
         console = Console(stderr=json, width=None if sys.stdout.isatty() else 220)
         view = View(console, secrets, json_lines=json)
         before = None if no_check else partial(refuse, say=view.say)
-        measured = Measured()
-        watchers = Watchers(view, measured)
         with ExitStack() as stack:
             if metrics_port is not None:
-                stack.callback(serve(lambda: measured.metrics, metrics_port, metrics_host))
-            code = Runner(built, watchers, restart=made.restart, take_over=take_over, before=before).run()
+                stack.callback(metrics(metrics_port, metrics_host).close)
+            if openlineage is not None:
+                key = os.environ.get("OPENLINEAGE_API_KEY") or None
+                stack.callback(lineage(openlineage, api_key=key, hide_also=secrets.hide).close)
+            if opentelemetry is not None:
+                stack.callback(traces(opentelemetry, hide_also=secrets.hide).close)
+            code = Runner(built, view, restart=made.restart, take_over=take_over, before=before).run()
         assert code == 0 or code in CODES.values() or code > 128
         out.exit(code)
 
@@ -108,13 +125,35 @@ def _plan(found: dict[str, Any]) -> RenderableType:
     return Group(head, columns, sinks, Text("Spark's plan", style="italic"), Text(found["plan"]))
 
 
-def schema() -> None:
-    """Print the JSON schema of job files, for editors that complete and check them."""
-    from holdfast.pipeline.model import job_model
+def schema(
+    name: Annotated[str | None, typer.Argument(help="A sink, as job files call it: its options, as a table.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Print the JSON schema of job files, for editors that complete and check them; or the options of a sink."""
+    from holdfast.pipeline.model import SINKS, job_model
+    from holdfast.pipeline.options import options_of
 
-    document = job_model().model_json_schema()
-    document["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    typer.echo(json_module.dumps(document, indent=2))
+    with reporting(json=json) as out:
+        if name is None:
+            document = job_model().model_json_schema()
+            document["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+            typer.echo(json_module.dumps(document, indent=2))
+            out.exit(OK)
+        if name not in SINKS:
+            raise ConfigError(f"there is no sink {name!r} in job files; there are {', '.join(SINKS)}")
+        found = [
+            {"name": option.name, "default": option.shown, "help": plain_text(option.help)}
+            for option in options_of(SINKS[name].target)
+        ]
+        out.result({"sink": name, "options": found}, lambda: _options(found))
+        out.exit(OK)
+
+
+def _options(found: list[dict[str, str]]) -> RenderableType:
+    table = Table("option", "default", "what it is")
+    for option in found:
+        table.add_row(*(Text(cell) for cell in option.values()))
+    return table
 
 
 def new(

@@ -10,13 +10,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.checkpoint import journal
 from holdfast.checkpoint import savepoint as savepoints
 from holdfast.checkpoint.origin import Ahead
 from holdfast.checkpoint.savepoint import Savepoint
 from holdfast.checkpoint.savepoint_orders import savepoint as take
 from holdfast.checkpoint.start_from import Beginning, start_from, told
-from holdfast.cli.confirm import YesOption, confirm
-from holdfast.cli.output import BROKEN, JsonOption, LocationArgument, age, moment, reporting, size
+from holdfast.cli.confirm import YesOption, ask
+from holdfast.cli.output import JsonOption, LocationArgument, age, moment, reporting, size
 
 app = typer.Typer(
     help="Make savepoints of a pipeline, and start pipelines from them.",
@@ -65,6 +66,7 @@ def create(
     """Make a savepoint: of a running query between two of its batches, of a stopped one at once."""
     with reporting(json=json) as out:
         found = take(location, target, name=name, keep=keep, timeout=timeout, stopped=stopped)
+        journal.note(location, journal.SAVEPOINT, {"path": found.path, "checkpoint": found.checkpoint_id})
         out.result(_document(found), lambda: _shown(found))
 
 
@@ -113,9 +115,7 @@ def start_from_(
 def delete(savepoint: SavepointArgument, yes: YesOption = False, json: JsonOption = False) -> None:
     """Delete a savepoint, or half of one that nobody is writing any more."""
     with reporting(json=json) as out:
-        if not confirm(f"{savepoint} is deleted", yes=yes):
-            out.error("not confirmed: nothing was changed")
-            out.exit(BROKEN)
+        ask(out, f"{savepoint} is deleted", yes=yes)
         savepoints.delete_savepoint(savepoint)
         out.result({"deleted": savepoint}, lambda: Text(f"{savepoint} is deleted"))
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from holdfast.checkpoint import journal
 from holdfast.cli.confirm import YesOption, confirm
 from holdfast.cli.output import BROKEN, OK, JsonOption, LocationArgument, Output, reporting
-from holdfast.cli.transactions_show import details, document_of, list_of, refusal
+from holdfast.cli.transactions_show import details, document_of, list_of
+from holdfast.connectors.kafka.sink import ending
 from holdfast.errors import CommitError, ConfigError
 
 if TYPE_CHECKING:
@@ -96,21 +98,14 @@ def abort(
         seen = found.one(transactional_id)
         if seen.verdict == "not open":
             _done(out, location, seen, "not open")
-        _refuse_abort(location, seen)
-        if not confirm(_abort_means(found, seen), yes=yes):
+        ending.refuse_abort(location, seen)
+        if not confirm(ending.abort_means(found, seen), yes=yes):
             out.error("not confirmed: nothing was changed")
             out.exit(BROKEN)
-        found.read()  # a running query may have decided it meanwhile
-        if found.judge(seen) == "decided":
-            raise CommitError(f"{seen.transactional_id} was decided meanwhile: nothing was aborted")
-        aborted = found.end(seen, commit=False)
-        found.read()
-        if aborted and found.judge(seen) == "decided":
-            raise CommitError(
-                f"{seen.transactional_id} was aborted, and decided in the same moment: the query finds it lost and "
-                "produces its rows again"
-            )
-        _done(out, location, seen, "aborted" if aborted else "not open")
+        outcome = ending.abort(found, seen)
+        if outcome == ending.ABORTED:
+            journal.note(location, journal.ABORT, {"transactional_id": transactional_id, "sink": seen.sink})
+        _done(out, location, seen, outcome)
 
 
 @_command("commit", " ID")
@@ -132,7 +127,7 @@ def commit(
         if seen.verdict == "committed":
             _done(out, location, seen, "already committed")
         if seen.verdict != "decided":
-            raise CommitError(refusal(location, seen))
+            raise CommitError(ending.refusal(location, seen))
         rows = f"{seen.rows:,} rows of checkpoint {seen.checkpoint_id} become visible in sink {seen.sink!r}"
         if not confirm(rows, yes=yes):
             out.error("not confirmed: nothing was changed")
@@ -141,8 +136,9 @@ def commit(
             found.read()
             again = found.one(transactional_id)
             if again.verdict != "committed":
-                raise CommitError(refusal(location, again))
+                raise CommitError(ending.refusal(location, again))
             _done(out, location, seen, "already committed")
+        journal.note(location, journal.COMMIT, {"transactional_id": transactional_id, "sink": seen.sink})
         _done(out, location, seen, "committed")
 
 
@@ -169,29 +165,6 @@ def read_properties(path: Path) -> dict[str, str]:
             raise ConfigError(f"--config {path}: line {number} is not key=value")
         found[key.strip()] = value.strip()
     return found
-
-
-def _refuse_abort(location: str, seen: Seen) -> None:
-    if seen.verdict == "decided":
-        raise CommitError(
-            f"{seen.transactional_id} is decided: it holds {seen.rows:,} rows of checkpoint {seen.checkpoint_id}, and "
-            "aborting it would lose them. The query commits it at its next start, or `holdfast transactions commit` now"
-        )
-    if seen.verdict not in ("undecided", "publishing"):
-        raise CommitError(refusal(location, seen))
-
-
-def _abort_means(found: PipelineTransactions, seen: Seen) -> str:
-    owner = found.owner
-    alive = owner is not None and owner.alive is not False
-    if seen.verdict == "publishing":
-        return f"{seen.transactional_id} is aborted; its rows are in the log, and the query publishes them again"
-    if owner is not None and alive and seen.generation == owner.generation % 256:
-        return (
-            f"{seen.transactional_id} is aborted. It seems to be of the driver that runs as process {owner.pid} on "
-            f"{owner.host}: if its batch is not decided yet it fails, and is run again"
-        )
-    return f"{seen.transactional_id} is aborted; no decided checkpoint names it, so no row is lost"
 
 
 def _done(out: Output, location: str, seen: Seen, outcome: str) -> None:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.output import age, moment
+from holdfast.connectors.kafka.sink.ending import refusal
 
 if TYPE_CHECKING:
     from holdfast.connectors.kafka.sink.inspect import Seen
@@ -19,32 +20,6 @@ if TYPE_CHECKING:
 #: (servers, topic, partition) -> last stable offset and end, where consumers wait
 Blocked = Mapping[tuple[str, str, int], tuple[int, int]]
 _STYLES = {"decided": "green", "lost": "red", "too old to tell": "red", "foreign": "yellow"}
-
-
-def refusal(location: str, seen: Seen) -> str:
-    """Why it is not ended, and what to do instead."""
-    whole = f"{seen.transactional_id} (producer {seen.producer_id}, epoch {seen.epoch})"
-    return {
-        "undecided": f"{whole} is not decided: no checkpoint names it, and its rows are or were produced by another "
-        "transaction. Committing it would double them",
-        "publishing": f"{whole} belongs to a write-ahead sink: its rows are in the log, and the query publishes them "
-        "itself. Half of them may be in it, so only an abort is safe",
-        "foreign": f"{whole} was opened from another checkpoint location, and only the log there says whether it is "
-        "decided: use that location, or wait for its timeout",
-        "committed": f"{whole} is decided and committed: there is nothing to abort",
-        "not open": f"{whole} is not open, and no decided checkpoint names it",
-        "lost": f"{whole} is decided and lost: Kafka dropped it before its commit, and {seen.rows} rows of checkpoint "
-        f"{seen.checkpoint_id} are not in the topic. {_ways_out(location)}",
-        "too old to tell": f"{whole} is decided and not open, and so old that brokers may have forgotten whether it "
-        f"was committed: look for the rows of checkpoint {seen.checkpoint_id}. {_ways_out(location)}",
-    }[seen.verdict.value]
-
-
-def _ways_out(location: str) -> str:
-    return (
-        f"Start the query: it produces them again from the replay; if it cannot, `holdfast resolve {location}` shows "
-        "the ways out"
-    )
 
 
 def document_of(seen: Seen, blocked: Blocked) -> dict[str, Any]:

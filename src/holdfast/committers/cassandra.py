@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from holdfast.committers.base import CheckpointCommitter
 from holdfast.committers.cassandra_client import Client, Lease, borrow, reaching
-from holdfast.committers.cassandra_settings import check_choice, check_identifier, make_settings, quote
+from holdfast.committers.cassandra_settings import (
+    Hosts,
+    Password,
+    Port,
+    Timeout,
+    Tls,
+    Word,
+    check_identifier,
+    make_settings,
+    quote,
+)
 from holdfast.core.model import CheckpointId
 from holdfast.core.naming import parse_job_id, unescape
+from holdfast.core.options import checked, one_of
 from holdfast.errors import CommitError, ConfigError, HoldfastError
 
 #: Levels at which a read sees every write; the first one within one datacenter.
@@ -37,26 +48,27 @@ class CassandraCheckpointCommitter(CheckpointCommitter):
 
     extras = ("cassandra",)
 
+    @checked
     def __init__(
         self,
-        contact_points: Sequence[str],
+        contact_points: Hosts,
         keyspace: str,
         *,
         table: str = "holdfast_committer",
         replication: Mapping[str, Any] | None = None,
-        consistency: str = "LOCAL_QUORUM",
-        port: int = 9042,
-        username: str | None = None,
-        password: str | None = None,
-        tls: bool | Mapping[str, Any] = False,
-        local_dc: str | None = None,
-        timeout: float = 10.0,
+        consistency: Annotated[str, one_of(*CONSISTENCY)] = "LOCAL_QUORUM",
+        port: Port = 9042,
+        username: Word | None = None,
+        password: Password | None = None,
+        tls: Tls = False,
+        local_dc: Word | None = None,
+        timeout: Timeout = 10.0,
     ) -> None:
         self._settings = make_settings(contact_points, port, username, password, tls, local_dc, timeout)
         self.keyspace = check_identifier("keyspace", keyspace)
         self.table = check_identifier("table", table)
         self._replication = None if replication is None else _check_replication(replication)
-        self.consistency = check_choice("consistency", consistency, CONSISTENCY)
+        self.consistency = consistency
         self._lease: Lease | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -188,10 +200,8 @@ class CassandraCheckpointCommitter(CheckpointCommitter):
             raise
 
 
-def _check_replication(replication: object) -> str:
+def _check_replication(replication: Mapping[str, Any]) -> str:
     """As CQL; every part is checked, since CQL takes no parameters here."""
-    if not isinstance(replication, Mapping):
-        raise ConfigError(f"replication must be a dict, not {replication!r}")
     rest = dict(replication)
     strategy = rest.pop("class", None)
     if strategy not in _STRATEGIES:

@@ -5,15 +5,26 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+from holdfast.core.options import SECONDS, SECRET, Rule, fits, text, whole
 from holdfast.errors import ConfigError, MissingExtraError
 
 #: Cassandra's own rule for the names of keyspaces and tables
 _NAME = re.compile(r"\w{1,48}", re.ASCII)
 _TLS = ("ca", "certificate", "key", "check_hostname")
+#: types of options that the sink and the committer share
+Hosts = Annotated[Sequence[str], Rule("a list of host names", lambda value: bool(value) and fits(Sequence[str], value))]
+Port = Annotated[int, whole(1, 65535, "a number from 1 to 65535")]
+Word = Annotated[str, text("text")]
+Password = Annotated[str, SECRET]
+Timeout = Annotated[float, SECONDS]
+Tls = Annotated[
+    bool | Mapping[str, Any],
+    Rule(f"True, False or a dict with some of {', '.join(_TLS)}", lambda value: isinstance(value, bool | Mapping)),
+]
 
 
 def quote(identifier: str) -> str:
@@ -26,13 +37,6 @@ def check_identifier(option: str, name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(f"{option} must be 1 to 48 letters, digits and underscores, not {name!r}")
     return name
-
-
-def check_choice(option: str, value: object, allowed: tuple[str, ...]) -> str:
-    """One of a few words."""
-    if not isinstance(value, str) or value not in allowed:
-        raise ConfigError(f"{option} must be one of {', '.join(allowed)}, not {value!r}")
-    return value
 
 
 @dataclass(frozen=True)
@@ -54,46 +58,31 @@ class Settings:
 
 
 def make_settings(
-    contact_points: object,
-    port: object,
-    username: object,
-    password: object,
-    tls: object,
-    local_dc: object,
-    timeout: object,
+    contact_points: Hosts,
+    port: Port,
+    username: Word | None,
+    password: Password | None,
+    tls: Tls,
+    local_dc: Word | None,
+    timeout: float,
 ) -> Settings:
-    """Check every option; MissingExtraError when the driver is not installed."""
+    """Check what their types do not say; MissingExtraError when the driver is not installed."""
     try:
         import cassandra  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("Cassandra needs more packages: pip install 'holdfast[cassandra]'") from error
-    if isinstance(contact_points, str) or not isinstance(contact_points, (list, tuple)) or not contact_points:
-        raise ConfigError(f"contact_points must be a list of host names, not {contact_points!r}")
     for host in contact_points:
-        if not isinstance(host, str) or not host.strip() or host != host.strip() or "/" in host:
+        if not host.strip() or host != host.strip() or "/" in host:
             raise ConfigError(f"contact_points: {host!r} is not a host name or an address")
-    if not isinstance(port, int) or isinstance(port, bool) or not 1 <= port <= 65535:
-        raise ConfigError(f"port must be a number from 1 to 65535, not {port!r}")
-    for option, value in (("username", username), ("local_dc", local_dc)):
-        if value is not None and (not isinstance(value, str) or not value):
-            raise ConfigError(f"{option} must be text, or None, not {value!r}")
-    if password is not None and not isinstance(password, str):
-        raise ConfigError(f"password must be text, or None, not {type(password).__name__}")
     if (username is None) != (password is None):
         raise ConfigError("username and password go together: give both or none")
-    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
-        raise ConfigError(f"timeout must be a number of seconds above 0, not {timeout!r}")
-    return Settings(
-        tuple(contact_points), port, username, password, _check_tls(tls), local_dc, float(timeout)  # type: ignore[arg-type]
-    )  # fmt: skip
+    return Settings(tuple(contact_points), port, username, password, _check_tls(tls), local_dc, float(timeout))
 
 
-def _check_tls(tls: object) -> tuple[tuple[str, Any], ...] | None:
-    if tls is None or tls is False:
-        return None
-    if tls is True:
-        return ()
-    if not isinstance(tls, Mapping) or set(tls) - set(_TLS):
+def _check_tls(tls: bool | Mapping[str, Any]) -> tuple[tuple[str, Any], ...] | None:
+    if isinstance(tls, bool):
+        return () if tls else None
+    if set(tls) - set(_TLS):
         raise ConfigError(f"tls must be True, False or a dict with some of {', '.join(_TLS)}, not {tls!r}")
     for option in ("ca", "certificate", "key"):
         if option in tls and not isinstance(tls[option], str | os.PathLike):

@@ -6,8 +6,9 @@ import copy
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 
@@ -17,9 +18,19 @@ from holdfast.connectors.sqlite_deletes import Deleting, prepare_graves, runs
 from holdfast.connectors.sqlite_errors import sqlite_error, told
 from holdfast.connectors.sqlite_table import CREATE_LEDGER, Ledger, Table
 from holdfast.connectors.sqlite_trial import Trial, trial_of
-from holdfast.connectors.sqlite_types import Keys, check_declared, check_types, column_type, encode, has_order, to_rows
+from holdfast.connectors.sqlite_types import (
+    Keys,
+    check_declared,
+    check_types,
+    collation,
+    column_type,
+    encode,
+    has_order,
+    to_rows,
+)
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
+from holdfast.core.options import Columns, Condition, checked, one_of
 from holdfast.core.paths import AnyPath, path_text
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
@@ -27,8 +38,8 @@ from holdfast.sinks.deletes import DELETED, check_delete_when, marks, split, wit
 from holdfast.sinks.keys import FindDuplicates
 from holdfast.sinks.ledger import APPEND, check_ledger
 from holdfast.sinks.order import MissingIndexError, check_order_by
-from holdfast.sinks.pattern import MAX_TARGETS, check_max_targets, parse_pattern
-from holdfast.sinks.schema_change import DISCARD, EVOLVE, FREEZE, check_schema_change, discarded, ways
+from holdfast.sinks.pattern import MAX_TARGETS, Targets, parse_pattern
+from holdfast.sinks.schema_change import DISCARD, EVOLVE, FREEZE, SchemaChange, discarded, ways
 from holdfast.sinks.write_ahead import StagedSink
 
 MODES = ("ledger", "upsert")
@@ -79,38 +90,37 @@ class SqliteSink(StagedSink):
     overlaps = True
     _trial: Trial | None = None
     _found: Mapping[str, CheckpointId] = {}
+    #: how the table compares its key columns
+    _collations: tuple[str, ...] = ()
 
+    @checked
     def __init__(
         self,
         path: AnyPath,
         table: str,
         *,
-        mode: str = "ledger",
-        key: Sequence[str] = (),
+        mode: Annotated[str, one_of(*MODES, APPEND)] = "ledger",
+        key: Columns = (),
         order_by: str | None = None,
-        delete_when: str | None = None,
-        keep_deletes: float | str = "7d",
-        schema_change: str = FREEZE,
-        max_targets: int = MAX_TARGETS,
+        delete_when: Condition | None = None,
+        keep_deletes: float | str | timedelta = "7d",
+        schema_change: SchemaChange = FREEZE,
+        max_targets: Targets = MAX_TARGETS,
         name: str | None = None,
     ) -> None:
         file = path_text("path", path, "the path of a file")
         if file == ":memory:":
             raise ConfigError(f"path must name a file, not {path!r}: executors open it too")
         check_table(table)
-        self.pattern, self.max_targets = parse_pattern("table", table), check_max_targets(max_targets)
+        self.pattern, self.max_targets = parse_pattern("table", table), max_targets
         mode = "ledger" if mode == APPEND else mode
-        if mode not in MODES:
-            raise ConfigError(f"mode must be one of {', '.join((*MODES, APPEND))}, not {mode!r}")
-        if isinstance(key, str):
-            raise ConfigError(f"key must be a list of columns: key=[{key!r}]")
         if mode == "upsert" and not key:
             raise ConfigError("mode='upsert' needs key=[...], the columns that identify a row")
         if mode == "ledger" and (key or order_by):
             raise ConfigError("key and order_by belong to mode='upsert'; mode='ledger' appends every row")
         keep = check_delete_when(delete_when, keep_deletes, upsert=mode == "upsert")
         self.delete_when = delete_when
-        self.schema_change = check_schema_change(schema_change)
+        self.schema_change = schema_change
         self.table = Table(str(Path(file).absolute()), table, tuple(key), order_by, keep=keep)
         self.mode = mode
         self.name = check_name("name", name or f"sqlite-{table}"[:100])
@@ -187,7 +197,7 @@ class SqliteSink(StagedSink):
     def validate(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks) -> None:
         """Without an order column, two rows of one key have no last one: refuse them before the decision (I1)."""
         if self.table.key and self.table.order_by is None:
-            find = FindDuplicates(self.run.location, self.table.key, Keys(self.table.key))
+            find = FindDuplicates(self.run.location, self.table.key, Keys(self.table.key, self._collations))
             for duplicate in tasks.map(find, [list(committables)]):
                 if duplicate is not None:
                     raise RowError(
@@ -253,6 +263,7 @@ class SqliteSink(StagedSink):
         if self.delete_when is not None and self.table.order_by is not None:
             graves = prepare_graves(connection, self.table.name, self.table.key, self.table.order_by)
             self.table = replace(self.table, graves=graves)
+        self._collations = tuple(collation(connection, self.table.name, column) for column in self.table.key)
         written = [name for name in schema.names if name.lower() in there]
         self._try(connection, f"EXPLAIN {self.table.insert_statement(written)}", [None] * len(written))
 

@@ -14,6 +14,7 @@ from holdfast.checkpoint.ports import LoopTasks, Tasks
 from holdfast.committers.base import CheckpointCommitter
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import check_name
+from holdfast.core.options import Limit
 from holdfast.sinks import wal
 from holdfast.sinks.values import BAD, check_valid, first_bad, holds, is_dated, refuse
 from holdfast.sinks.write_ahead import WriteAheadSink
@@ -25,7 +26,7 @@ class StdoutSink(WriteAheadSink):
     Needs nothing. A write-ahead sink that prints on the driver, one JSON object a row; meant for small streams.
     """
 
-    def __init__(self, *, name: str = "stdout", max_pending: int | None = 1000) -> None:
+    def __init__(self, *, name: str = "stdout", max_pending: Limit = 1000) -> None:
         super().__init__(committer=_NoMarks(), max_pending=max_pending)
         self.name = check_name("name", name)
 

@@ -8,13 +8,17 @@ from datetime import timedelta
 from holdfast.core.units import parse_duration
 from holdfast.errors import ConfigError
 
+#: seconds that a call which does not return is waited for at least, also where nothing is tried again
+ONE_CALL = 30.0
+
 
 @dataclass(frozen=True)
 class Retry:
     """What a query does about an endpoint that fails or is away: try again `for_` this long, then fail.
 
     The wait doubles from `first_wait` to `longest_wait`. It holds for the start, for the tasks of a batch, for sweeps
-    and for commits. A sink that may lag (write-ahead) is tried again for ever, since nobody waits for it.
+    and for commits. A sink that may lag (write-ahead) is tried again for ever, since nobody waits for it. A start or a
+    sweep that does not return is given up after the same time, and not before 30 s.
     """
 
     for_: str | float | timedelta = "5m"
@@ -34,6 +38,10 @@ class Retry:
     def seconds(self) -> float:
         """How long, in seconds."""
         return parse_duration("retry.for_", self.for_) or 0.0
+
+    def patience(self, spent: float = 0.0) -> float:
+        """How long one call that does not return is waited for, in seconds, when so many are spent already."""
+        return max(self.seconds - spent, ONE_CALL)
 
     @property
     def _waits(self) -> tuple[float, float]:

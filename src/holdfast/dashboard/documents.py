@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 from holdfast import __version__
-from holdfast.checkpoint import records
+from holdfast.checkpoint import journal, records
 from holdfast.checkpoint.drivers import read_drivers
 from holdfast.checkpoint.health import DEGRADED, DOWN, HEALTHY
-from holdfast.checkpoint.history import CheckpointStats, engine_position
+from holdfast.checkpoint.history import INTERRUPTED, CheckpointStats, engine_position
 from holdfast.checkpoint.limited import open_limited
 from holdfast.checkpoint.rates import RATE_OVER, finished, rows_per_second, seconds_of
 from holdfast.checkpoint.resolve import consequence, ways
 from holdfast.checkpoint.status import Status
+from holdfast.core.hiding import hide, hide_text
 from holdfast.core.model import Committable
+from holdfast.core.states import State
 from holdfast.dashboard import numbers
-from holdfast.dashboard.hiding import hide, hide_text
 from holdfast.dashboard.places import LARGEST, Place, Places
-from holdfast.errors import HoldfastError, RecordError
+from holdfast.errors import HoldfastError, MissingExtraError, RecordError
+
+if TYPE_CHECKING:
+    from holdfast.connectors.kafka.sink.inspect import PipelineTransactions
 
 #: nothing can be said, as the files cannot be read
 UNKNOWN = "unknown"
@@ -84,7 +88,7 @@ def pipeline(place: Place) -> dict[str, Any]:
     found = place.status()
     problem, history = None, []
     try:
-        history = place.history.newest(PLOTTED)
+        history = [_decided(stats, found) for stats in place.history.newest(PLOTTED)]
     except RecordError as error:
         problem = hide_text(str(error))
     stuck = [{**asdict(f), "ways": {how: consequence(f, how) for how in ways(f)}} for f in found.stuck]
@@ -99,7 +103,18 @@ def pipeline(place: Place) -> dict[str, Any]:
         "series": numbers.series(history),
         "durations": numbers.quantiles([seconds_of(s) for s in finished(history)]),
         "drivers": hide([asdict(driver) for driver in read_drivers(log, found.owner)]),
+        "savepoints": hide(place.savepoints()),
+        "actions": hide(journal.read(place.location, largest=LARGEST)),
     }
+
+
+def _decided(stats: CheckpointStats, found: Status) -> CheckpointStats:
+    """A query that stopped right after a decision left no statistics of it, but it was decided all the same."""
+    known = stats.durations or found.last_decided is None or stats.checkpoint_id > found.last_decided
+    if known or stats.status not in (INTERRUPTED, State.RUNNING):
+        return stats
+    rows = max((f.rows for f in found.stuck if f.checkpoint_id == stats.checkpoint_id), default=0)
+    return replace(stats, status=str(State.DECIDED), rows=rows)
 
 
 def _entry(stats: CheckpointStats) -> dict[str, Any]:
@@ -274,17 +289,22 @@ def _spark(place: Place) -> dict[str, Any]:
     return told
 
 
+def pipeline_transactions(place: Place, kafka: Mapping[str, str]) -> PipelineTransactions:
+    """The brokers' side of a pipeline; ConfigError when nobody knows where they are."""
+    try:
+        from holdfast.connectors.kafka.sink.inspect import PipelineTransactions
+    except ImportError as error:
+        raise MissingExtraError("pip install 'holdfast[kafka]': the brokers are asked with its client") from error
+    settings: dict[str, Any] = {"log_level": 0, **kafka}
+    servers = settings.pop("bootstrap.servers", None)
+    return PipelineTransactions(place.location, servers, settings)
+
+
 def transactions(place: Place, kafka: Mapping[str, str]) -> dict[str, Any]:
     """What the brokers have open for this pipeline: they are asked now."""
     told: dict[str, Any] = {"slug": place.slug, "error": None, "servers": [], "transactions": [], "lost": []}
     try:
-        from holdfast.connectors.kafka.sink.inspect import PipelineTransactions
-    except ImportError:
-        return {**told, "error": "pip install 'holdfast[kafka]': the brokers are asked with its client"}
-    settings: dict[str, Any] = {"log_level": 0, **kafka}
-    servers = settings.pop("bootstrap.servers", None)
-    try:
-        with PipelineTransactions(place.location, servers, settings) as found:
+        with pipeline_transactions(place, kafka) as found:
             told["servers"] = found.servers
             seen = found.open()
             lost = found.lost(seen)

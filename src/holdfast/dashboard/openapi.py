@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast import __version__
+from holdfast.dashboard.answers import schema
 
 #: the most checkpoints a page and a summary may have
 LONGEST_PAGE, LONGEST_SUMMARY = 500, 100_000
@@ -61,6 +63,10 @@ CALLS = (
     Call(f"{_ONE}/actions", "plan", "What an order would mean, and the token that confirms it.", "post",
          body=(("how", "string"), ("checkpoint_id", "integer"), ("sink", "string")),
          codes=(400, 401, 403, 404, 409, 503)),
+    Call(f"{_ONE}/actions/savepoint", "plan_savepoint", "What a savepoint would mean, and the token that confirms it.",
+         "post", body=(), codes=(400, 401, 403, 404, 409, 503)),
+    Call(f"{_ONE}/actions/abort", "plan_abort", "What aborting an undecided transaction would mean, and its token.",
+         "post", body=(("transactional_id", "string"),), codes=(400, 401, 403, 404, 409, 503)),
     Call(f"{_ONE}/actions/confirm", "confirm", "Carry out an order, with its token.", "post",
          body=(("token", "string"),), codes=(400, 401, 403, 404, 409, 503)),
 )  # fmt: skip
@@ -69,17 +75,14 @@ _WORDS = {
     404: "there is no such pipeline or checkpoint", 409: "the order cannot be carried out now",
     503: "the files cannot be read now, or too many listen",
 }  # fmt: skip
-_PATH = {
-    "slug": {"type": "string", "pattern": "^[a-z0-9-]+$"},
-    "checkpoint_id": {"type": "integer", "minimum": 0, "maximum": HIGHEST},
-}
+_PATH = {"checkpoint_id": {"type": "integer", "minimum": 0, "maximum": HIGHEST}}
 
 
-def document() -> dict[str, Any]:
-    """The whole document."""
+def document(slugs: Sequence[str]) -> dict[str, Any]:
+    """The whole document, for these pipelines."""
     paths: dict[str, Any] = {}
     for call in CALLS:
-        paths.setdefault(call.path, {})[call.method] = _operation(call)
+        paths.setdefault(call.path, {})[call.method] = _operation(call, {**_PATH, "slug": _one_of(slugs)})
     return {
         "openapi": "3.1.0",
         "info": {"title": "holdfast dashboard", "version": __version__, "summary": "The data of every page."},
@@ -97,25 +100,31 @@ def document() -> dict[str, Any]:
     }
 
 
-def _operation(call: Call) -> dict[str, Any]:
+def _one_of(slugs: Sequence[str]) -> dict[str, Any]:
+    return {"type": "string", "enum": list(slugs)}
+
+
+def _operation(call: Call, path: Mapping[str, Any]) -> dict[str, Any]:
     parameters: list[dict[str, Any]] = [
-        {"name": name, "in": "path", "required": True, "schema": schema}
-        for name, schema in _PATH.items()
+        {"name": name, "in": "path", "required": True, "schema": kind}
+        for name, kind in path.items()
         if f"{{{name}}}" in call.path
     ]
     for q in call.query:
-        schema = {"type": "integer", "minimum": q.least, "maximum": q.most}
+        number: dict[str, Any] = {"type": "integer", "minimum": q.least, "maximum": q.most}
         default = {} if q.default is None else {"default": q.default}
-        parameters.append({"name": q.name, "in": "query", "description": q.about, "schema": schema | default})
+        parameters.append({"name": q.name, "in": "query", "description": q.about, "schema": number | default})
     error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    shape = {"type": "string"} if call.media != "application/json" else {"type": "object"}
-    answers: dict[str, Any] = {"200": {"description": call.about, "content": {call.media: {"schema": shape}}}}
+    shape = {} if call.media != "application/json" else {"schema": schema(call.name)}
+    answers: dict[str, Any] = {"200": {"description": call.about, "content": {call.media: shape}}}
     for code in call.codes:
         answers[str(code)] = {"description": _WORDS[code], "content": error}
     told: dict[str, Any] = {"operationId": call.name, "summary": call.about, "parameters": parameters}
-    if call.body:
+    if call.method == "post":
         properties = {name: {"type": kind} for name, kind in call.body}
-        body = {"type": "object", "required": list(properties), "properties": properties}
+        body = {
+            "type": "object", "required": list(properties), "properties": properties, "additionalProperties": False,
+        }  # fmt: skip
         told["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
         told["security"] = [{"operator": []}]
     return {**told, "responses": answers}

@@ -76,7 +76,15 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        filters = {"number": number, "seconds": seconds, "moment": moment, "ago": ago, "pretty": pretty, "bytes": size}
+        filters = {
+            "number": number,
+            "seconds": seconds,
+            "moment": moment,
+            "ago": ago,
+            "pretty": pretty,
+            "bytes": size,
+            "thousandth": lambda milliseconds: milliseconds / 1000,
+        }
         self._env.filters.update(filters)
         self._env.globals.update(
             version=__version__, phases=PHASES, plots=plots, allow_actions=allow_actions, alone=len(places) == 1

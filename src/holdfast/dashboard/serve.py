@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import uvicorn
 
@@ -11,6 +14,9 @@ from holdfast.dashboard.guard import LOOPBACK
 from holdfast.dashboard.web import Site
 from holdfast.errors import ConfigError
 
+LOOPBACK_ADDRESS = "127.0.0.1"
+#: seconds in which it starts and ends
+STARTS = 60.0
 _EVERYWHERE = ("0.0.0.0", "::")
 
 
@@ -67,6 +73,26 @@ class Server(uvicorn.Server):
         """See uvicorn."""
         self._feed.close()
         await super().shutdown(sockets)
+
+
+@contextmanager
+def beside(site: Site, port: int = 0) -> Iterator[str]:
+    """Serve on this machine beside whatever the block does; its address."""
+    bound = listen(LOOPBACK_ADDRESS, port)
+    server = Server(site, LOOPBACK)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, name="holdfast-dashboard", daemon=True)
+    thread.start()
+    deadline = time.monotonic() + STARTS
+    while not server.started and time.monotonic() < deadline:
+        time.sleep(0.01)
+    try:
+        if not server.started:
+            raise ConfigError(f"the dashboard did not start within {STARTS:.0f} s")
+        yield address_of(bound)
+    finally:
+        server.should_exit = True
+        thread.join(STARTS)
+        bound.close()
 
 
 def serve(site: Site, bound: socket.socket, names: Sequence[str], ready: Callable[[], None]) -> None:

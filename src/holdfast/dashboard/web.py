@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from holdfast.core.hiding import hide_text
 from holdfast.dashboard import documents, openapi
 from holdfast.dashboard.actions import Actions
 from holdfast.dashboard.feed import Feed
 from holdfast.dashboard.guard import LOOPBACK, Guard
-from holdfast.dashboard.hiding import hide_text
 from holdfast.dashboard.pages import Pages
 from holdfast.dashboard.places import Place, Places
 from holdfast.errors import HoldfastError, StorageError
@@ -42,8 +42,8 @@ class Site:
         kafka: Mapping[str, str] | None = None,
     ) -> None:
         self.places, self.feed = places, Feed(places, every)
-        self.actions = Actions() if allow_actions else None
         self._kafka = dict(kafka or {})
+        self.actions = Actions(self._kafka, places.savepoints) if allow_actions else None
         self._pages = Pages(places, allow_actions=allow_actions)
         shipped = (files("holdfast.dashboard") / "static").iterdir()
         # Every file that is served is known from the start: no part of an address ever becomes a path.
@@ -61,6 +61,8 @@ class Site:
             "configuration": self._json(lambda request: documents.configuration(self._place(request))),
             "transactions": self._json(self._transactions),
             "plan": self._plan,
+            "plan_savepoint": self._plan_savepoint,
+            "plan_abort": self._plan_abort,
             "confirm": self._confirm,
         }
         routes = [Route(c.path, calls[c.name], methods=[c.method.upper()], name=c.name) for c in openapi.CALLS]
@@ -80,7 +82,9 @@ class Site:
         ):
             routes.append(Route("/p/{slug}" + path, self._page(template, data)))
         errors: dict[Any, Any] = {HTTPException: self._refused, HoldfastError: self._failed, OSError: self._failed}
-        return Starlette(routes=routes, middleware=[Middleware(Guard, hosts=hosts)], exception_handlers=errors)
+        app = Starlette(routes=routes, middleware=[Middleware(Guard, hosts=hosts)], exception_handlers=errors)
+        app.router.redirect_slashes = False  # an address is one of those described, or not found
+        return app
 
     # -- pages and data ---------------------------------------------------------------------------------------------
 
@@ -133,7 +137,7 @@ class Site:
         return StreamingResponse(self.feed.events(), media_type="text/event-stream")
 
     async def _openapi(self, request: Request) -> Response:
-        return JSONResponse(openapi.document())
+        return JSONResponse(openapi.document([place.slug for place in self.places]))
 
     async def _file(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -151,6 +155,16 @@ class Site:
         place, actions = self._allowed(request)
         body = await _body(request, {"how": str, "checkpoint_id": int, "sink": str})
         return await self._acted(lambda: actions.plan(place, body["how"], body["checkpoint_id"], body["sink"]))
+
+    async def _plan_savepoint(self, request: Request) -> Response:
+        place, actions = self._allowed(request)
+        await _body(request, {})
+        return await self._acted(lambda: actions.plan_savepoint(place))
+
+    async def _plan_abort(self, request: Request) -> Response:
+        place, actions = self._allowed(request)
+        body = await _body(request, {"transactional_id": str})
+        return await self._acted(lambda: actions.plan_abort(place, body["transactional_id"]))
 
     async def _confirm(self, request: Request) -> Response:
         place, actions = self._allowed(request)
@@ -217,7 +231,7 @@ async def _body(request: Request, fields: Mapping[str, type]) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise HTTPException(400, "the body must be a JSON object") from None
     if not isinstance(body, dict) or set(body) != set(fields):
-        raise HTTPException(400, f"the body must be an object with {', '.join(fields)}")
+        raise HTTPException(400, f"the body must be an object with {', '.join(fields) or 'nothing in it'}")
     for name, kind in fields.items():
         if not isinstance(body[name], kind) or isinstance(body[name], bool):
             raise HTTPException(400, f"{name} must be a {'number' if kind is int else 'text'}")

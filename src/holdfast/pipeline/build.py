@@ -63,7 +63,7 @@ class Builder:
         conf = {key: _text(value) for key, value in self.job.spark.items()}
         kafka = any(source.kafka is not None for source in self.job.by_name.values())
         with self._at("spark"):
-            return session(self.job.name, kafka=kafka, conf=conf)
+            return session(self.job.name, kafka=kafka, state=self.job.state, conf=conf)
 
     def writer(self, spark: SparkSession, *, take_over: bool = False) -> HoldfastWriter:
         """Everything but the start."""
@@ -72,7 +72,7 @@ class Builder:
         given = {name: getattr(self.job, name) for name in STREAM_OPTIONS if name in self.job.model_fields_set}
         built = {name: value.build() if isinstance(value, Options) else value for name, value in given.items()}
         with self._at():
-            writer = write_stream(frame, self.sinks(), **built, take_over=take_over, dead_letters=self._dead_letters())
+            writer = write_stream(frame, self.sinks(), **built, take_over=take_over, dead_letters=self.dead_letters())
             assert isinstance(writer, HoldfastWriter)
         with self._at("output_mode"):
             writer.outputMode(self.job.output_mode)
@@ -195,7 +195,8 @@ class Builder:
         with self._at(*place):
             return route(made, **own) if own else made
 
-    def _dead_letters(self) -> DeadLetters | None:
+    def dead_letters(self) -> DeadLetters | None:
+        """Where bad rows go, if the file says so."""
         given = self.job.dead_letters
         if given is None:
             return None

@@ -19,6 +19,8 @@ Place = tuple[str | int, ...]
 class JobError(ConfigError):
     """A job file is wrong; each line of the message names file, line, column, what is wrong and what would be right."""
 
+    each_line_alone = True
+
 
 @dataclass(frozen=True)
 class Document:

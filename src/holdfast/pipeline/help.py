@@ -6,6 +6,8 @@ shows them without links and marks. `make tables` writes them into the docs.
 
 from __future__ import annotations
 
+import re
+
 _NAME = "the sink's name, unique in the pipeline; keep it over restarts. Default: `{}`"
 _ORDER = (
     "for `upsert`: of two rows of one key the one with the larger value of this column wins; without it, two in one "
@@ -187,3 +189,14 @@ HELP: dict[str, dict[str, str]] = {
     },
     "StdoutSink": {"name": "the sink's name, unique in the pipeline", "max_pending": _LIMITS["max_pending"]},
 }
+
+
+def plain_text(markdown: str) -> str:
+    """Without links and marks."""
+    return re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", markdown).replace("`", "")
+
+
+def about(target: str, option: str) -> str:
+    """What an option is for, as a command's help says it."""
+    said = plain_text(HELP[target][option]).partition(":")[0]
+    return f"{said[:1].upper()}{said[1:]}."

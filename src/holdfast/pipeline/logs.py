@@ -12,6 +12,8 @@ from holdfast.pipeline.secrets import HidingFormatter, Secrets
 
 _CHECKPOINT = re.compile(r"\bcheckpoint (\d+)\b")
 _THREAD = "holdfast-"
+#: how our messages name a sink, before its name is filled in; and what is filled in before it
+_SINK, _FILLED_IN = re.compile(r"\bsink '?%[sr]"), re.compile(r"%[^a-zA-Z%]*[a-zA-Z]")
 
 
 class JsonFormatter(logging.Formatter):
@@ -30,15 +32,24 @@ class JsonFormatter(logging.Formatter):
         found = _CHECKPOINT.search(message)
         if number is not None or found is not None:
             line["checkpoint"] = int(number if number is not None else found[1])  # type: ignore[index]
-        # A sink's loop runs in a thread that is called after it.
-        own = f"{_THREAD}{self._pipeline}-"
-        sink = getattr(record, "sink", None) or (record.threadName or "").removeprefix(own)
-        if sink and (hasattr(record, "sink") or (record.threadName or "").startswith(own)):
+        sink = _sink(record, f"{_THREAD}{self._pipeline}-")
+        if sink:
             line["sink"] = sink
         line |= {"logger": record.name, "message": message}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
+
+
+def _sink(record: logging.LogRecord, own: str) -> str | None:
+    """Which sink the line is about: as it says, or by its thread; a sink's loop runs in one that is called after it."""
+    if hasattr(record, "sink"):
+        return str(record.sink)
+    named = _SINK.search(str(record.msg))
+    if named is not None and isinstance(record.args, tuple):
+        return str(record.args[len(_FILLED_IN.findall(record.msg[: named.start()].replace("%%", "")))])
+    thread = record.threadName or ""
+    return thread.removeprefix(own) if thread.startswith(own) else None
 
 
 def set_up(pipeline: str, secrets: Secrets, *, as_json: bool) -> None:

@@ -263,6 +263,9 @@ class _Job(Part):
     dead_letters: Letters | None = Field(default=None, description="Without it, a bad row stops the query.")
     output_mode: Literal["append", "update", "complete"] = "append"
     trigger: Trigger | None = Field(default=None, description="Without it, a batch begins when the last one has ended.")
+    state: Literal["rocksdb"] | None = Field(
+        default=None, description="Where keyed state is kept; without it, in the memory of the executors."
+    )
     spark: dict[str, Any] = Field(default_factory=dict, description="Settings of Spark.")
     restart: Restart | None = Field(default=None, description="Without it, the first failure ends the run.")
 

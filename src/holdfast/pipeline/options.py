@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
@@ -11,11 +10,12 @@ from datetime import timedelta
 from functools import cache
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from holdfast.pipeline.help import HELP
+from holdfast.core.options import rule_of
+from holdfast.pipeline.help import HELP, plain_text
 
 #: What YAML cannot hold, or holds in another form that the constructor takes as well.
 _LEFT_OUT: tuple[Any, ...] = (timedelta, Path, PathLike)
@@ -60,11 +60,20 @@ class Option:
     default: Any
     help: str
 
+    @property
+    def shown(self) -> str:
+        """Its default, as one would write it; nothing for what has to be given."""
+        if self.default is REQUIRED:
+            return ""
+        if isinstance(self.default, int) and self.default == 10 * 1024**3:
+            return "10 GiB"
+        return f'"{self.default}"' if isinstance(self.default, str) else repr(self.default)
+
 
 def options_of(target: Callable[..., Any], leave_out: Collection[str] = ()) -> list[Option]:
     """The options of a class or function, in the order of its signature."""
     call = target.__init__ if inspect.isclass(target) else target
-    hints = get_type_hints(call)
+    hints = get_type_hints(call, include_extras=True)
     about = HELP.get(target.__name__, {})
     return [
         Option(p.name, hints.get(p.name, Any), p.default, about.get(p.name, ""))
@@ -90,11 +99,6 @@ def field_of(option: Option) -> tuple[str, Any]:
     return f"{option.name}_" if hides else option.name, (_plain(option.type), made)
 
 
-def plain_text(markdown: str) -> str:
-    """Without links and marks."""
-    return re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", markdown).replace("`", "")
-
-
 def _first_paragraph(target: Any) -> str:
     return (inspect.getdoc(target) or "").partition("\n\n")[0]
 
@@ -112,6 +116,11 @@ def _default(value: Any) -> Any:
 def _plain(kind: Any) -> Any:
     """A type as YAML can hold it."""
     origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        rule, plain = rule_of(kind), _plain(inner[0])
+        if rule is None or not (rule.choices or rule.least is not None):
+            return plain  # the constructor says it better
+        return Literal[rule.choices] if rule.choices else Annotated[plain, Field(ge=rule.least, le=rule.most)]
     if origin in (Union, types.UnionType):
         kept = [_plain(one) for one in inner if (get_origin(one) or one) not in _LEFT_OUT]
         return Union[tuple(kept)]  # noqa: UP007  made of a tuple

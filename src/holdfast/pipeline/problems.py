@@ -24,7 +24,11 @@ class Described:
 
 def read_job(path: str | Path, settings: tuple[str, ...] = ()) -> Described:
     """Read and check a job file; JobError names every problem with its line and column."""
-    document = read_document(Path(path), settings)
+    return check_document(read_document(Path(path), settings))
+
+
+def check_document(document: Document) -> Described:
+    """Check the data of a job, wherever it was read."""
     data, secrets = fill_in(document)
     try:
         return Described(document, job_model().model_validate(data), secrets)

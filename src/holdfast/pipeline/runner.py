@@ -6,16 +6,15 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from holdfast.errors import FIX, OPERATOR, RESTART, ConfigError, EngineError, HoldfastError, first_line
-from holdfast.metrics import Metrics
 from holdfast.pipeline.model import Restart
 from holdfast.spark.query import HoldfastQuery
 from holdfast.spark.stream import HoldfastWriter
@@ -50,61 +49,6 @@ class Watcher(Protocol):
 
     def close(self) -> None:
         """The end."""
-
-
-class Watchers:
-    """Several that watch the same run."""
-
-    def __init__(self, *each: Watcher) -> None:
-        self._each = each
-
-    def started(self, query: HoldfastQuery, writer: HoldfastWriter) -> None:
-        """See Watcher."""
-        for one in self._each:
-            one.started(query, writer)
-
-    def look(self) -> None:
-        """See Watcher."""
-        for one in self._each:
-            one.look()
-
-    def say(self, sentence: str) -> None:
-        """See Watcher."""
-        for one in self._each:
-            one.say(sentence)
-
-    def close(self) -> None:
-        """See Watcher."""
-        for one in self._each:
-            one.close()
-
-
-class Measured:
-    """Keeps the metrics of the run, over its restarts, for whoever scrapes them."""
-
-    def __init__(self) -> None:
-        self.metrics: Metrics | None = None
-        self._query: HoldfastQuery | None = None
-
-    def started(self, query: HoldfastQuery, writer: HoldfastWriter) -> None:
-        """See Watcher."""
-        self._query = query
-        if self.metrics is None:
-            self.metrics = Metrics(writer.pipeline, writer.location, self._progress)
-
-    def _progress(self) -> Mapping[str, Any] | None:
-        query = self._query
-        return None if query is None or not query.isActive else query.lastProgress
-
-    def look(self) -> None:
-        """See Watcher."""
-
-    def say(self, sentence: str) -> None:
-        """See Watcher."""
-
-    def close(self) -> None:
-        """See Watcher; the files tell on, Spark does not."""
-        self._query = None
 
 
 class _AtOnce(BaseException):
@@ -175,13 +119,10 @@ class Runner:
     def _once(self, failures: int) -> None:
         """Start, and wait for the end; raises why it failed."""
         self._got_further = False
-        with building():
-            spark = self._built.session()
-            self._listen()  # Spark has put a handler of its own in place of ours, which ends everything at once
-            writer = self._built.writer(spark, take_over=self._take_over and failures == 0)
-        if self._before is not None:
-            self._before(writer)
-            self._before = None
+        writer = self._prepared(failures)
+        if writer is None:
+            self._watcher.say("stopped before the query was started")
+            return
         with building():
             query = writer.start()
         assert isinstance(query, HoldfastQuery)
@@ -202,6 +143,27 @@ class Runner:
             self._notice(query)
             if query.isActive:
                 query.stop(now=True)
+
+    def _prepared(self, failures: int) -> HoldfastWriter | None:
+        """What is to be started; None when a signal has come meanwhile.
+
+        Nothing has begun by then. A signal for the whole process group ends Spark as well, and what that breaks is no
+        error of the job.
+        """
+        try:
+            with building():
+                spark = self._built.session()
+                self._listen()  # Spark has put a handler of its own in place of ours, which ends everything at once
+                writer = self._built.writer(spark, take_over=self._take_over and failures == 0)
+            if self._before is not None and not self.stopping:
+                self._before(writer)
+                self._before = None
+        except HoldfastError as error:
+            if not self.stopping:
+                raise
+            logger.info("while the query was built for a start that was called off: %s", first_line(error))
+            return None
+        return None if self.stopping else writer
 
     def _notice(self, query: HoldfastQuery) -> None:
         """A checkpoint was completed: failures in a row are counted anew."""

@@ -14,11 +14,11 @@ from rich.text import Text
 
 from holdfast.checkpoint.history import checkpoints
 from holdfast.errors import StorageError
-from holdfast.metrics import source_lag
 from holdfast.pipeline.secrets import Secrets
 from holdfast.pipeline.table import SHOWN, checkpoint_line, checkpoint_table
 from holdfast.spark.query import HoldfastQuery
 from holdfast.spark.stream import HoldfastWriter
+from holdfast.telemetry.samples import source_lag
 
 logger = logging.getLogger("holdfast")
 #: seconds between two plain lines

@@ -7,7 +7,7 @@ import json
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from holdfast.checkpoint.ports import Run, SubtaskReport, Tasks
 from holdfast.checkpoint.reports import copy_file
 from holdfast.checkpoint.storage import Storage, open_storage
 from holdfast.core.model import CheckpointId, Committable, Outcome
+from holdfast.core.options import Limit, check_fields, number
 from holdfast.core.repair import Replayed
 from holdfast.errors import ConfigError, RecordError
 from holdfast.sinks import wal
@@ -36,8 +37,8 @@ class DeadLetters:
     """
 
     sink: TwoPhaseCommitSink
-    max_ratio: float | None = 0.01
-    max_rows: int | None = 1000
+    max_ratio: Annotated[float, number("a number above 0 and up to 1", lambda value: 0 < value <= 1)] | None = 0.01
+    max_rows: Limit = 1000
 
     def __post_init__(self) -> None:
         if not isinstance(self.sink, TwoPhaseCommitSink):
@@ -49,11 +50,7 @@ class DeadLetters:
             raise ConfigError(f"DeadLetters: sink {self.sink.name!r} gets the columns of letters: leave its own out")
         if self.sink.pattern is not None:
             self.sink.pattern.check(self.schema)
-        ratio, rows = self.max_ratio, self.max_rows
-        if ratio is not None and (isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1):
-            raise ConfigError(f"max_ratio must be a number above 0 and up to 1, or None for no limit, not {ratio!r}")
-        if rows is not None and (isinstance(rows, bool) or not isinstance(rows, int) or rows < 1):
-            raise ConfigError(f"max_rows must be a whole number of at least 1, or None for no limit, not {rows!r}")
+        check_fields(self)
 
     @property
     def schema(self) -> pa.Schema:

@@ -23,8 +23,6 @@ LONGEST = 20 * 365 * 86400
 
 def check_delete_when(delete_when: str | None, keep_deletes: object = "7d", *, upsert: bool = True) -> float:
     """The seconds for which deletes are remembered; ConfigError for options that say nothing."""
-    if delete_when is not None and (not isinstance(delete_when, str) or not delete_when.strip()):
-        raise ConfigError(f"delete_when must be a condition in Spark SQL such as \"op = 'd'\", not {delete_when!r}")
     if delete_when is not None and not upsert:
         raise ConfigError("delete_when belongs to mode='upsert': other modes append every row")
     seconds = parse_duration("keep_deletes", keep_deletes)

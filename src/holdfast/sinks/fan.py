@@ -11,10 +11,8 @@ says for each name what its sink's commit needs.
 
 from __future__ import annotations
 
-import hashlib
-import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -22,25 +20,14 @@ import pyarrow as pa
 from holdfast.checkpoint.ports import Committed, Run, Tasks
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Outcome
-from holdfast.core.naming import MAX_ESCAPED, MAX_NAME, Task, escape
-from holdfast.errors import ConfigError, LineageError, LostError, NotPreparedError, RowError, first_line
-from holdfast.sinks.pattern import places
+from holdfast.errors import ConfigError, LineageError, LostError, NotPreparedError, first_line
+from holdfast.sinks.fan_tasks import FanTasks
 from holdfast.sinks.schema_change import DISCARD
+from holdfast.sinks.targets import by_target, target_name
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
-logger = logging.getLogger("holdfast")
 #: checkpoints of a target that its state remembers: what is decided may be committed one or two checkpoints later
 _REMEMBERED = 3
-_COPIED = (
-    "name",
-    "may_lag",
-    "overlaps",
-    "transaction_timeout",
-    "max_pending",
-    "max_pending_bytes",
-    "own_columns",
-    "delete_when",
-)
 
 
 def fanned(sink: TwoPhaseCommitSink) -> TwoPhaseCommitSink:
@@ -55,33 +42,14 @@ def fanned(sink: TwoPhaseCommitSink) -> TwoPhaseCommitSink:
     return KeepingFan(sink) if hasattr(sink, "revise_state") else Fan(sink)
 
 
-@dataclass
-class _Writing:
-    """What one task writes: a transaction for each name."""
-
-    task: Task
-    begun: dict[str, tuple[TwoPhaseCommitSink, Any]] = field(default_factory=dict)
-    unknown: set[str] = field(default_factory=set)
-
-
-class Fan(TwoPhaseCommitSink):
+class Fan(FanTasks):
     """One sink for each name that the rows give."""
 
-    name = "fan"
-    fans_out = False
     #: its state and committables are by name
     has_targets = True
 
     def __init__(self, template: TwoPhaseCommitSink) -> None:
-        for attribute in _COPIED:
-            setattr(self, attribute, getattr(template, attribute))
-        assert template.pattern is not None
-        self.template, self.pattern, self._pattern = template, template.pattern, template.pattern
-        self.max_targets = template.max_targets
-        #: target -> its sink, open; never changed, but replaced by a larger one
-        self._sinks: dict[str, TwoPhaseCommitSink] = {}
-        #: target -> why no sink can be had for it
-        self._refused: dict[str, str] = {}
+        super().__init__(template)
         #: target -> the state of a sink that could not be opened
         self._closed: dict[str, Any] = {}
         #: target -> its newest checkpoints with rows
@@ -92,82 +60,6 @@ class Fan(TwoPhaseCommitSink):
     def __getstate__(self) -> dict[str, Any]:
         """Tasks need the sinks, not what the driver remembers."""
         return {**self.__dict__, "_seen": {}, "_next": {}, "_closed": {}, "_run": None}
-
-    @property
-    def address(self) -> str:
-        """See TwoPhaseCommitSink."""
-        return self.template.address
-
-    def shared_paths(self, location: str) -> Sequence[str]:
-        """See TwoPhaseCommitSink."""
-        return self.template.shared_paths(location)
-
-    # -- in the task ------------------------------------------------------------------------------------------------
-
-    def begin(self, task: Task) -> _Writing:
-        """See TwoPhaseCommitSink; a name's own transaction begins with its first row."""
-        return _Writing(task)
-
-    def write(self, txn: _Writing, batch: pa.RecordBatch) -> None:
-        """Give each name its rows. What makes no name, or one too many, is refused here, by row."""
-        try:
-            encoded = self._pattern.names(batch, lambda name: self._wrong(txn, name))
-        except RowError as error:
-            raise RowError(
-                f"sink {self.name!r}: {error}", rows=error.rows, column=error.column, reason=error.reason
-            ) from None
-        for target, numbers in places(encoded):
-            sink = self._sinks.get(target)
-            if sink is None:
-                txn.unknown.add(target)
-                continue
-            if target not in txn.begun:
-                txn.begun[target] = (sink, sink.begin(replace(txn.task, sink=sink.name)))
-            rows = batch if len(numbers) == batch.num_rows else batch.take(numbers)
-            try:
-                sink.write(txn.begun[target][1], rows)
-            except RowError as error:
-                mine = [numbers[n].as_py() for n in error.rows if 0 <= n < len(numbers)]
-                raise RowError(str(error), rows=mine, column=error.column, reason=error.reason) from error
-
-    def _wrong(self, txn: _Writing, target: str) -> str | None:
-        """Why rows cannot go to this name, None when they can or when the driver has yet to find out."""
-        if target in self._sinks or target in txn.unknown:
-            return None
-        if target in self._refused:
-            return self._refused[target]
-        if len(self._sinks) + len(txn.unknown) >= self.max_targets:
-            return f"would be one more than max_targets={self.max_targets}: raise it, or make fewer names in the query"
-        return self.template.wrong_target(target)
-
-    def pre_commit(self, txn: _Writing) -> Mapping[str, Any] | None:
-        """What each name's sink prepared; or, when names were new, only these: the driver opens them."""
-        if txn.unknown:
-            self.abort(txn)
-            return {"version": 1, "new": sorted(txn.unknown)}
-        prepared = [
-            {"target": target, "data": data}
-            for target, (sink, begun) in sorted(txn.begun.items())
-            if (data := sink.pre_commit(begun)) is not None
-        ]
-        return {"version": 1, "targets": prepared} if prepared else None
-
-    def abort(self, txn: _Writing) -> None:
-        """See TwoPhaseCommitSink."""
-        errors = []
-        while txn.begun:
-            _, (sink, begun) = txn.begun.popitem()
-            try:
-                sink.abort(begun)
-            except Exception as error:  # noqa: BLE001  raised below, when all had their turn
-                errors.append(error)
-        if errors:
-            raise errors[0]
-
-    @property
-    def parts(self) -> list[Any]:
-        """The sinks of all names that are known."""
-        return list(self._sinks.values())
 
     # -- on the driver: names ---------------------------------------------------------------------------------------
 
@@ -277,14 +169,12 @@ class Fan(TwoPhaseCommitSink):
             for target in new[:free]:
                 self._learn(target)
             for target in new[free:]:
-                self._refused[target] = (
-                    f"would be one more than max_targets={self.max_targets}: raise it, or make fewer names in the query"
-                )
+                self._refused[target] = self._too_many
             raise NotPreparedError(
                 f"sink {self.name!r}: rows of checkpoint {checkpoint_id} go to {len(new)} new names ({new[0]!r}"
                 f"{' and others' if len(new) > 1 else ''}), which are ready now: the tasks run once more"
             )
-        apart = _apart(committables)
+        apart = by_target(committables)
         for target, mine in apart.items():
             self._sinks[target].validate(checkpoint_id, mine, tasks)
         self._seen = self._decided  # no abort was told of the checkpoint before, so it is
@@ -293,7 +183,7 @@ class Fan(TwoPhaseCommitSink):
     def still_prepared(self, committables: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Those of which every name's sink still has its part."""
         gone: list[Mapping[str, Any]] = []
-        for target, mine in _apart(committables).items():
+        for target, mine in by_target(committables).items():
             held = list(self._sink(target).still_prepared(mine))
             gone += [data for data in mine if data not in held]
         return [c for c in committables if not any(one["data"] in gone for one in c["targets"])]
@@ -303,7 +193,7 @@ class Fan(TwoPhaseCommitSink):
     ) -> Outcome | None:
         """Let each name's sink commit; one that has committed before says so, so that it can be repeated."""
         answers = []
-        for target, mine in _apart(committables).items():
+        for target, mine in by_target(committables).items():
             try:
                 with faults.point("commit.subtask"):
                     answer = self._sink(target).commit(checkpoint_id, mine, tasks)
@@ -319,21 +209,21 @@ class Fan(TwoPhaseCommitSink):
         self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
     ) -> None:
         """Each name's sink undoes what no record names."""
-        apart = {n: _apart(committables) for n, committables in decided.items()}
+        apart = {n: by_target(committables) for n, committables in decided.items()}
         for target in {*self._sinks, *(t for of in apart.values() for t in of)}:
             mine = {n: of[target] for n, of in apart.items() if target in of}
             self._sink(target).recover(pipeline, generation, mine)
 
     def rows_of(self, committables: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch] | None:
         """See TwoPhaseCommitSink."""
-        found = [self._sink(target).rows_of(mine) for target, mine in _apart(committables).items()]
+        found = [self._sink(target).rows_of(mine) for target, mine in by_target(committables).items()]
         if any(rows is None for rows in found):
             return None
         return (batch for rows in found if rows is not None for batch in rows)
 
     def give_up(self, committables: Sequence[Mapping[str, Any]]) -> Any:
         """See TwoPhaseCommitSink; the state has a part for each name."""
-        revised = {t: self._sink(t).give_up(mine) for t, mine in _apart(committables).items()}
+        revised = {t: self._sink(t).give_up(mine) for t, mine in by_target(committables).items()}
         return self._revised(revised)
 
     def _revised(self, revised: Mapping[str, Any]) -> Any:
@@ -370,28 +260,3 @@ class KeepingFan(Fan):
         """See holdfast.checkpoint.maintenance."""
         for sink in self._sinks.values():
             sink.act_on_state(tasks)  # type: ignore[attr-defined]
-
-
-def states_of(sink: str, state: Any) -> dict[str, Any]:
-    """The sinks that a saved state is about, each with its own: the sink itself, or those of its names."""
-    if isinstance(state, Mapping) and "pattern" in state and "targets" in state:
-        return {target_name(sink, target): body["state"] for target, body in state["targets"].items()}
-    return {sink: state}
-
-
-def _apart(committables: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """By name, as each name's sink prepared them."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
-    for committable in committables:
-        for one in committable["targets"]:
-            found.setdefault(one["target"], []).append(one["data"])
-    return dict(sorted(found.items()))
-
-
-def target_name(sink: str, target: str) -> str:
-    """What the sink of one name is known by at the endpoint and in the log; one that would be too long has a digest."""
-    name = f"{sink}#{target}"
-    if len(name.encode()) > MAX_NAME or len(escape(name)) > MAX_ESCAPED:
-        digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
-        name = f"{sink.encode()[:40].decode(errors='ignore')}#{digest}"
-    return name

@@ -10,16 +10,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.core.options import whole
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks.values import shown
 
 #: how many names a sink may come to have, unless it is told otherwise
 MAX_TARGETS = 100
+#: the option's type
+Targets = Annotated[int, whole(1)]
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _KINDS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date)
 
@@ -130,13 +134,6 @@ def parse_pattern(option: str, text: object, *, dots: bool = False) -> Pattern |
             texts.append("")
     texts[-1] += text[end:]
     return Pattern(option, text, tuple(texts), tuple(columns), dots) if columns else None
-
-
-def check_max_targets(value: object) -> int:
-    """The option `max_targets`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"max_targets must be a whole number of at least 1, not {value!r}")
-    return value
 
 
 def places(encoded: pa.DictionaryArray) -> Iterator[tuple[str, pa.Array]]:

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from typing import Annotated
 
 import pyarrow as pa
 
+from holdfast.core.options import one_of
 from holdfast.errors import ConfigError
 
 logger = logging.getLogger("holdfast")
 FREEZE, EVOLVE, DISCARD = CHOICES = ("freeze", "evolve", "discard-column")
-
-
-def check_schema_change(choice: object) -> str:
-    """One of the three."""
-    if not isinstance(choice, str) or choice not in CHOICES:
-        raise ConfigError(f"schema_change must be one of {', '.join(CHOICES)}, not {choice!r}")
-    return choice
+#: the option's type
+SchemaChange = Annotated[str, one_of(*CHOICES)]
 
 
 def ways(statements: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from holdfast.committers.base import CheckpointCommitter
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Outcome, PendingCheckpoint
 from holdfast.core.naming import Task, job_id, operator_id
+from holdfast.core.options import Limit, checked
 from holdfast.errors import ConfigError, MarkError
 from holdfast.sinks import wal
 from holdfast.sinks.ledger import check_ledger, check_subtasks
@@ -104,14 +105,6 @@ class StagedSink(TwoPhaseCommitSink):
         wal.discard(open_storage(self.run.location), self._delivered.pop(checkpoint_id, ()))
 
 
-def check_limits(max_pending: int | None, max_pending_bytes: int | None) -> tuple[int | None, int | None]:
-    """The two limits of what a sink that may lag leaves undelivered."""
-    for option, value in (("max_pending", max_pending), ("max_pending_bytes", max_pending_bytes)):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise ConfigError(f"{option} must be a whole number of at least 1, or None for no limit, not {value!r}")
-    return max_pending, max_pending_bytes
-
-
 class WriteAheadSink(StagedSink):
     """Exactly-once into an endpoint whose sends are idempotent, at-least-once into any other.
 
@@ -126,18 +119,17 @@ class WriteAheadSink(StagedSink):
     may_lag: bool = True
     ordered: bool = True
 
+    @checked
     def __init__(
         self,
         *,
         committer: CheckpointCommitter,
-        max_pending: int | None = 1000,
-        max_pending_bytes: int | None = 10 * 1024**3,
+        max_pending: Limit = 1000,
+        max_pending_bytes: Limit = 10 * 1024**3,
     ) -> None:
-        if not isinstance(committer, CheckpointCommitter):
-            raise ConfigError(f"committer must be a CheckpointCommitter, not {type(committer).__name__}")
         # A copy: ids are set on it, and one committer given to two sinks would take the one's marks for the other's.
         self.committer = copy.copy(committer)
-        self.max_pending, self.max_pending_bytes = check_limits(max_pending, max_pending_bytes)
+        self.max_pending, self.max_pending_bytes = max_pending, max_pending_bytes
 
     @abstractmethod
     def send_values(self, values: Iterator[pa.RecordBatch], checkpoint_id: CheckpointId, timestamp: int) -> bool:

@@ -14,8 +14,8 @@ from holdfast import errors
 from holdfast.errors import EngineError, HoldfastError, SinkError
 
 #: A line of a traceback, put there as a note, that tells the driver which error it was.
-_MARK = "holdfast-error:"
-_LINE = re.compile(rf"{_MARK}(\{{.*\}})")
+MARK = "holdfast-error:"
+_LINE = re.compile(rf"{MARK}(\{{.*\}})")
 #: What Spark says of a job that somebody ended.
 _CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled ")
 #: The last line of a Python traceback inside Spark's text: the exception itself.
@@ -73,7 +73,7 @@ def marked() -> Iterator[None]:
     except HoldfastError as error:
         known = next(c.__name__ for c in type(error).__mro__ if getattr(errors, c.__name__, None) is c)
         told = {"error": known, "message": str(error), "again": getattr(error, "again", True)}
-        error.add_note(_MARK + json.dumps(told))
+        error.add_note(MARK + json.dumps(told))
         raise
 
 

@@ -150,6 +150,11 @@ class KafkaProgress:
         ]
         self._lock = threading.Lock()
 
+    @property
+    def options(self) -> list[Mapping[str, str]]:
+        """Those of every streaming source, in Spark's order; of some kinds none are known."""
+        return list(self._sources)
+
     def check_start(
         self, planned: CheckpointId | None, committed: CheckpointId | None, *, only: int | None = None
     ) -> None:

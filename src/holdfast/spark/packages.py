@@ -10,7 +10,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark import cloudpickle as sparks_pickle
 
-from holdfast import __version__
+from holdfast.core.version import __version__
 from holdfast.errors import ConfigError, MissingExtraError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark import look

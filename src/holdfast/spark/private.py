@@ -21,8 +21,9 @@ from pyspark import RDD, SparkConf, SparkContext
 from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, HoldfastError
 
 logger = logging.getLogger("holdfast")
 T = TypeVar("T")
@@ -94,16 +95,21 @@ def arrow_schema(frame: DataFrame) -> pa.Schema:
     zone = str(frame.sparkSession.conf.get("spark.sql.session.timeZone"))
 
     def use() -> pa.Schema:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        if "timezone" in inspect.signature(to_arrow_schema).parameters:
-            return to_arrow_schema(frame.schema, timezone=zone)
-        return in_zone(to_arrow_schema(frame.schema), zone)  # Spark 4.0 and 4.1
+        return arrow_schema_of(frame.schema, zone)
 
     def otherwise() -> pa.Schema:
         return in_zone(frame.sparkSession.createDataFrame([], frame.schema).toArrow().schema, zone)
 
     return _use("to_arrow_schema", use, otherwise)
+
+
+def arrow_schema_of(schema: StructType, zone: str) -> pa.Schema:
+    """A schema of Spark's as tasks see it in a session of this time zone."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    if "timezone" in inspect.signature(to_arrow_schema).parameters:
+        return to_arrow_schema(schema, timezone=zone)
+    return in_zone(to_arrow_schema(schema), zone)  # Spark 4.0 and 4.1
 
 
 def in_zone(schema: pa.Schema, zone: str) -> pa.Schema:
@@ -308,6 +314,21 @@ def forget_dead_spark() -> None:
     _use("SparkContext._gateway", use, lambda: None)
 
 
+def stop_java(spark: SparkSession, timeout: float) -> int:
+    """Stop Spark and end the Java process that this one has started; its exit code."""
+
+    def use() -> int:
+        process = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
+        spark.stop()
+        process.stdin.close()  # it ends when its standard input does
+        return int(process.wait(timeout))
+
+    def otherwise() -> int:
+        raise HoldfastError("this PySpark does not show the Java process it has started")
+
+    return _use("SparkContext._gateway", use, otherwise)
+
+
 def java_query(query: StreamingQuery) -> Any:
     """What a StreamingQuery is made of."""
     return query._jsq
@@ -316,3 +337,8 @@ def java_query(query: StreamingQuery) -> Any:
 def is_classic(df: DataFrame) -> bool:
     """Whether this is a frame of a SparkSession with a JVM, not of Spark Connect."""
     return hasattr(df, "_jdf")
+
+
+def settings_of(spark: SparkSession) -> Any:
+    """What has `get(key, default)` of Spark's settings; a session of Spark Connect has no context."""
+    return spark.sparkContext.getConf() if hasattr(spark, "_jsparkSession") else spark.conf

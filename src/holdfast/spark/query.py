@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
@@ -28,20 +29,16 @@ class HoldfastQuery(StreamingQuery):
     @property
     def isActive(self) -> bool:
         """See StreamingQuery; without its Java process nothing is."""
-        try:
-            with asking_spark():
-                return bool(super().isActive)
-        except SparkGoneError:
-            return False
+        active = False
+        with suppress(SparkGoneError), asking_spark():
+            active = bool(super().isActive)
+        return active
 
     def exception(self) -> StreamingQueryException | None:
         """See StreamingQuery; its cause is the HoldfastError."""
-        try:
-            with asking_spark():
-                found = super().exception()
-        except SparkGoneError:
-            self._finish()
-            found = None
+        found = None
+        with suppress(HoldfastError), self._asking():  # what went wrong is known to the run then
+            found = super().exception()
         failure = self._known
         if failure is None or isinstance(failure, StreamingQueryException):
             return failure or found
@@ -51,15 +48,8 @@ class HoldfastQuery(StreamingQuery):
 
     def awaitTermination(self, timeout: int | None = None) -> bool | None:
         """See StreamingQuery; raises the HoldfastError that ended the query."""
-        try:
-            with asking_spark():
-                ended = super().awaitTermination(timeout)
-        except StreamingQueryException as error:
-            self._finish()
-            raise self._failure(error) from error
-        except SparkGoneError as error:
-            self._finish()
-            raise self._known or error from error.__cause__
+        with self._asking():
+            ended = super().awaitTermination(timeout)
         if ended is not False:
             self._finish()
             if self.live is not None and self.live.failure is not None:
@@ -68,14 +58,8 @@ class HoldfastQuery(StreamingQuery):
 
     def processAllAvailable(self) -> None:
         """See StreamingQuery; also waits until sinks that may not lag have committed it."""
-        try:
-            with asking_spark():
-                super().processAllAvailable()
-        except StreamingQueryException as error:
-            raise self._failure(error) from error
-        except SparkGoneError as error:
-            self._finish()
-            raise self._known or error from error.__cause__
+        with self._asking():
+            super().processAllAvailable()
         live = self.live
         coordinator = None if live is None else live.coordinator
         if live is not None and coordinator is not None:
@@ -116,6 +100,19 @@ class HoldfastQuery(StreamingQuery):
         with suppress(SparkGoneError), asking_spark():  # then nothing runs any more, which is what was wanted
             super().stop()
 
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Ask Spark; that the query has failed, or Spark itself is gone, is told as the run knows it."""
+        try:
+            with asking_spark():
+                yield
+        except StreamingQueryException as error:
+            self._finish()
+            raise self._known or failure_of(str(error)) from error
+        except SparkGoneError as error:
+            self._finish()
+            raise self._known or error from error.__cause__
+
     def _finish(self) -> None:
         if self.live is not None:
             self.live.finish(self.live.drain_timeout)
@@ -123,7 +120,3 @@ class HoldfastQuery(StreamingQuery):
     @property
     def _known(self) -> HoldfastError | None:
         return None if self.live is None else self.live.failure
-
-    def _failure(self, error: StreamingQueryException) -> HoldfastError:
-        """What the run itself knows, else what Spark says."""
-        return self._known or failure_of(str(error))

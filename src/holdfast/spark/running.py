@@ -6,8 +6,9 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql.streaming.query import StreamingQuery
@@ -38,6 +39,9 @@ class RunningQuery:
 
     def __init__(self, location: str, sinks: Sequence[TwoPhaseCommitSink]) -> None:
         self.location, self.sinks = location, list(sinks)
+        #: for those who watch: the pipeline's name, its delivery, and the options of its sources in Spark's order
+        self.pipeline, self.delivery, self.sources = "", "", list[Mapping[str, str]]()
+        self._announced = False
         self._query: StreamingQuery | None = None
         self.coordinator: Coordinator | None = None
         self._pulse: Pulse | None = None
@@ -67,6 +71,41 @@ class RunningQuery:
             return bool(self._query.isActive)
         except (Py4JError, OSError):
             return False
+
+    def announce(self) -> None:
+        """Tell those who watch that it is about to start."""
+        with _lock:
+            self._announced = True
+            listening = list(_told)
+        for told in listening:
+            told(self)
+
+    @property
+    def announced(self) -> bool:
+        """Whether those who watch know of it."""
+        return self._announced
+
+    @property
+    def last_progress(self) -> Mapping[str, Any] | None:
+        """What Spark said last, while the query runs."""
+        query = self._query
+        try:
+            return None if query is None or not query.isActive else query.lastProgress
+        except (Py4JError, OSError):
+            return None
+
+    @property
+    def run_id(self) -> str | None:
+        """Spark's id of this run."""
+        try:
+            return None if self._query is None else str(self._query.runId)
+        except (Py4JError, OSError):
+            return None
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, and its sinks are closed."""
+        return self._over
 
     def follow(
         self, query: StreamingQuery, coordinator: Coordinator, pulse: Pulse, advance: Callable[[bool], None]
@@ -202,6 +241,11 @@ class RunningQuery:
         except (Py4JError, OSError):
             return SparkGoneError()
 
+    def never_started(self, error: BaseException) -> None:
+        """For those who watch: it is over before it began."""
+        self.failure = error if isinstance(error, HoldfastError) else EngineError(f"{type(error).__name__}: {error}")
+        self._over = True
+
     def hurry(self) -> None:
         """A batch that waits for an endpoint waits no longer."""
         if self.coordinator is not None:
@@ -229,6 +273,23 @@ class RunningQuery:
 
 _lock = threading.Lock()
 _live: dict[str, RunningQuery] = {}
+#: who wants to know of queries that start
+_told: list[Callable[[RunningQuery], None]] = []
+
+
+def announce(told: Callable[[RunningQuery], None]) -> Callable[[], None]:
+    """Call `told` with every query of this process that runs or starts, until the answer is called."""
+    with _lock:
+        _told.append(told)
+        running = [query for query in _live.values() if query.announced]
+    for query in running:
+        told(query)
+
+    def forget() -> None:
+        with _lock:
+            _told.remove(told)
+
+    return forget
 
 
 @contextmanager
@@ -264,7 +325,8 @@ def reserve(location: str, sinks: Sequence[TwoPhaseCommitSink]) -> Iterator[Runn
         mine = _live[location] = RunningQuery(location, sinks)
     try:
         yield mine
-    except BaseException:
+    except BaseException as error:
+        mine.never_started(error)
         with _lock:
             del _live[location]
         raise

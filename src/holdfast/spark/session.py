@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from holdfast.errors import ConfigError
-from holdfast.spark import private
+from holdfast.spark import checkpoint_files, class_archive, daemon, private
 from holdfast.spark.jars import kafka_jars
 
 _DEFAULTS = {
@@ -22,6 +23,7 @@ _DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # With it Spark starts other workers for SQL than for RDDs, and holdfast uses both.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+    checkpoint_files.OURS: "true",
 }
 #: For one machine only: on a cluster they would be wrong.
 _LOCAL_DEFAULTS = {
@@ -36,6 +38,7 @@ _SOCKETS, _SOCKET_FOLDER = (f"spark.python.unix.domain.socket.{name}" for name i
 #: How long the name of their folder may be: Spark adds 43 characters, and a system takes 104.
 _LONGEST = 61
 _PYTHON = "spark.pyspark.python"
+_PRELOAD = f"spark.executorEnv.{daemon.VARIABLE}"
 _STORE = "spark.sql.streaming.stateStore"
 #: state kind -> settings: each checkpoint writes what has changed, and whole snapshots are made beside the batches
 STATES = {
@@ -61,7 +64,9 @@ def session(
     What was submitted (`spark-submit --master ... --conf ...`, `spark-defaults.conf`, `PYSPARK_SUBMIT_ARGS`) wins over
     the defaults, which fill only what nobody has set; without any it is local. With `kafka=True` Spark's Kafka
     connector is added; it is fetched once and kept in `~/.cache/holdfast`. With `state="rocksdb"` keyed state is kept
-    in RocksDB, and a checkpoint writes only what has changed of it.
+    in RocksDB, and a checkpoint writes only what has changed of it. Spark's Java maps its classes from an archive that
+    `holdfast prepare` has made, if there is one (`spark.holdfast.classArchive`: `use`, `make` it beside the program, or
+    `off`).
 
     Plain PySpark starts the system's `python3` for its workers, which in a virtual environment is another one, without
     the packages. A session that already runs is returned as it is, if its workers run this Python.
@@ -84,7 +89,7 @@ def session(
     local = master.startswith("local")
     # Another machine may not have the temporary folder of this one.
     sockets = _sockets(tempfile.gettempdir() if local else "/tmp")
-    defaults = {**_DEFAULTS, **stores, **sockets, **(_LOCAL_DEFAULTS if local else {})}
+    defaults = {**_DEFAULTS, **stores, **sockets, **(_LOCAL_DEFAULTS | _daemon() if local else {})}
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         defaults[_PYTHON] = sys.executable
@@ -92,9 +97,12 @@ def session(
         # PySpark asks the environment only, unless spark-submit has put it there.
         os.environ.setdefault("PYSPARK_PYTHON", settings[_PYTHON])
     chosen = {"spark.master": master, **{k: v for k, v in defaults.items() if k not in given}, **(conf or {})}
-    for key in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
-        chosen[key] = f"{_JAVA_OPTIONS} {settings.get(key, '')}".strip()
+    # spark-submit has started its Java already.
+    archive = "" if _SUBMITTED in os.environ else class_archive.options(settings)
+    for key, more in ((class_archive.JAVA_OPTIONS, archive), ("spark.executor.extraJavaOptions", "")):
+        chosen[key] = " ".join(filter(None, [_JAVA_OPTIONS, more, settings.get(key, "")]))
     if kafka:
+        chosen.setdefault(_PRELOAD, "holdfast.connectors.kafka.sink.two_phase")
         jars = [str(jar) for jar in kafka_jars()]
         chosen["spark.jars"] = ",".join(filter(None, [settings.get("spark.jars", ""), *jars]))
     builder = SparkSession.builder.appName(app_name)
@@ -144,6 +152,15 @@ def _arguments(text: str) -> dict[str, str]:
             key, _, setting = value.partition("=")
             found[key] = setting
     return found
+
+
+def _daemon() -> dict[str, str]:
+    """Our own daemon of workers, if a new Python finds it: Spark may bring holdfast to its tasks in other ways.
+
+    On a cluster it may do so only after the daemon has started, so there Spark's own stays.
+    """
+    found = subprocess.run([sys.executable, "-c", f"import {daemon.__name__}"], capture_output=True, check=False)
+    return {"spark.python.daemon.module": daemon.__name__} if found.returncode == 0 else {}
 
 
 def _sockets(folder: str) -> dict[str, str]:

@@ -18,6 +18,8 @@ from holdfast.errors import ConfigError, EngineError, first_line
 _WITH_VARIABLES = "transformWithState"
 _DEFAULT_STORE = "default"
 TIMERS = "timers"
+#: Spark's name of the clock that timers follow -> ours
+_CLOCKS = {"EventTime": "event", "ProcessingTime": "processing"}
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,11 @@ def _parts(spark: SparkSession, location: str, row: Mapping[str, Any], sample: i
             continue  # Spark's own: timers, expiry
         kind = str(variable["stateVariableType"]).removesuffix("State").lower()
         yield _part(name, kind, reader.option("stateVarName", name).load(location), sample)
-    if properties.get("timeMode", "NoTime") != "NoTime":
+    clock = _CLOCKS.get(str(properties.get("timeMode")))
+    if clock is not None:
         timers = spark.read.format("statestore").option("operatorId", row["operatorId"])
-        yield _part(TIMERS, TIMERS, timers.option("readRegisteredTimers", "true").load(location), sample)
+        waiting = timers.option("readRegisteredTimers", "true").load(location)
+        yield _part(f"{TIMERS} ({clock} time)", TIMERS, waiting, sample)
 
 
 def _part(name: str, kind: str, frame: DataFrame, sample: int) -> Part:

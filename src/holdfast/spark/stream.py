@@ -12,7 +12,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from holdfast.checkpoint import s3a
-from holdfast.checkpoint.bad_rows import Letters
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.history import engine_position, log_location
 from holdfast.checkpoint.log import HISTORY_RETAIN, CheckpointLog
@@ -25,13 +24,13 @@ from holdfast.core.paths import AnyPath, path_text
 from holdfast.core.retry import Retry
 from holdfast.core.units import parse_duration
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.sinks.dead_letters import DeadLetters, KeptLetters
-from holdfast.sinks.fan import fanned
+from holdfast.sinks.dead_letters import DeadLetters
 from holdfast.sinks.lanes import WHOLE
-from holdfast.sinks.letters import KEPT
 from holdfast.sinks.route import Route
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark import private
+from holdfast.spark.checkpoint_files import quick_files
+from holdfast.spark.connect import plain_sinks
 from holdfast.spark.failures import StoppedError, for_spark
 from holdfast.spark.kafka import KafkaProgress
 from holdfast.spark.packages import prove_packages
@@ -40,7 +39,9 @@ from holdfast.spark.query import HoldfastQuery
 from holdfast.spark.routes import Routed, routed
 from holdfast.spark.running import LAST_CALL, reserve
 from holdfast.spark.shared import prove_shared
+from holdfast.spark.sinks import check_sinks, schemas_of, with_letters
 from holdfast.spark.tasks import SparkBatch, SparkTasks
+from holdfast.spark.warm import warm_workers
 
 DELIVERIES = ("exactly-once", "at-least-once")
 _CHECKPOINT = "checkpointlocation"
@@ -61,7 +62,8 @@ def write_stream(
 ) -> DataStreamWriter:
     """Deliver a streaming DataFrame into sinks; one decision for all of them.
 
-    Returns a DataStreamWriter: `outputMode`, `trigger`, `start` as always. `name` is the pipeline's identity at every
+    Returns a DataStreamWriter: `outputMode`, `trigger`, `start` as always. On a frame of Spark Connect the sinks run as
+    `format("holdfast")` on the server. `name` is the pipeline's identity at every
     endpoint and must stay the same over restarts. `take_over` lets this checkpoint location own a name that a ledger
     knows from another one; rows may then be delivered twice. `retry` says how long a start, a batch and a commit wait
     for an endpoint that is away. A bounded run (`availableNow`, `once`) or a stop gives sinks that lag `drain_timeout`
@@ -72,8 +74,6 @@ def write_stream(
     check_name("name", name)
     if not isinstance(df, DataFrame) or not df.isStreaming:
         raise ConfigError("df must be a streaming DataFrame (spark.readStream...); for a batch use DataFrame.write")
-    if not private.is_classic(df):
-        raise ConfigError("Spark Connect is not supported: use a classic SparkSession")
     if delivery not in DELIVERIES:
         raise ConfigError(f"delivery must be one of {', '.join(DELIVERIES)}, not {delivery!r}")
     location = path_text("checkpoint_location", checkpoint_location, "a path or URL")
@@ -85,11 +85,15 @@ def write_stream(
     if isinstance(history_retain, bool) or not isinstance(history_retain, int) or history_retain < 1:
         raise ConfigError(f"history_retain must be a number of checkpoints, at least 1, not {history_retain!r}")
     refuse_speculation(df.sparkSession)
-    s3a.use(s3a.read_settings(private.hadoop_setting(df.sparkSession.sparkContext)))
     settings = {"delivery": delivery, "take_over": take_over, "retry": retry, "drain_timeout": drain}
     if dead_letters is not None and not isinstance(dead_letters, DeadLetters):
         raise ConfigError(f"dead_letters must be hf.DeadLetters(sink, ...), not {type(dead_letters).__name__}")
-    made = routed(df, _check_sinks(sinks, dead_letters))
+    if not private.is_classic(df):
+        return _over_connect(
+            df, plain_sinks(sinks, dead_letters), name, location, settings, dead_letters, history_retain
+        )
+    s3a.use(s3a.read_settings(private.hadoop_setting(df.sparkSession.sparkContext)))
+    made = routed(df, check_sinks(sinks, dead_letters))
     _check_patterns(made)
     settings["dead_letters"] = dead_letters
     qualified = private.qualified(df.sparkSession.sparkContext, location)
@@ -110,18 +114,13 @@ class HoldfastWriter(DataStreamWriter):
         super().__init__(made.frame)
         self._df = made.frame
         self._history_retain = history_retain
-        self._sinks, self._lanes = [fanned(sink) for sink in made.sinks], made.lanes
+        self._lanes = made.lanes
         self._name, self._location = name, location
         self._settings, self._bounded = dict(settings), False
         #: what the history calls the trigger; without one Spark begins a batch as soon as there are rows
         self._trigger_text = "as soon as possible"
         self._dead_letters: DeadLetters | None = self._settings.pop("dead_letters", None)
-        self._letters: Letters | None = None
-        if self._dead_letters is not None:
-            taking = [fanned(self._dead_letters.sink), KeptLetters()]
-            self._sinks = [*self._sinks, *taking]
-            names = tuple(sink.name for sink in taking)
-            self._letters = Letters(names, self._dead_letters.max_ratio, self._dead_letters.max_rows)
+        self._sinks, self._letters = with_letters(made.sinks, self._dead_letters)
         super().queryName(name)
         super().option("checkpointLocation", location)
 
@@ -159,6 +158,7 @@ class HoldfastWriter(DataStreamWriter):
             storage = open_storage(log_location(self._location))
             log = CheckpointLog(storage, self._name, history_retain=self._history_retain)
             context = self._df.sparkSession.sparkContext
+            warm_workers(context)
             coordinator = Coordinator(
                 log,
                 self._sinks,
@@ -176,12 +176,14 @@ class HoldfastWriter(DataStreamWriter):
                 return EnginePosition(*engine_position(self._location))
 
             sources = KafkaProgress(self._df, open_storage(self._location))
+            live.pipeline, live.delivery, live.sources = self._name, self._settings["delivery"], sources.options
             known = position()
             sources.check_start(known.planned, known.committed)
             # Before a generation is claimed: a start that cannot work fences nobody.
             prove_packages(context, self._sinks, storage.url)
             prove_shared(context, self._sinks, storage.url)
-            _start(coordinator, pulse, position, self.schemas())
+            live.announce()
+            begin_run(coordinator, pulse, position, self.schemas())
 
             def advance(last: bool = False) -> None:
                 sources.commit(coordinator.complete_through, self._location, last=last)
@@ -205,7 +207,8 @@ class HoldfastWriter(DataStreamWriter):
 
             try:
                 super().foreachBatch(run)
-                query = super().start(**kwargs)
+                with quick_files(self._df.sparkSession, self._location):
+                    query = super().start(**kwargs)
             except BaseException as error:
                 ended = partial(pulse.end, coordinator.deliveries, error)
                 undone([ended, lambda: coordinator.close(LAST_CALL)], error)
@@ -218,11 +221,7 @@ class HoldfastWriter(DataStreamWriter):
 
     def schemas(self) -> dict[str, pa.Schema]:
         """Each sink's: that of its own rows."""
-        whole = private.arrow_schema(self._df)
-        schemas = {sink.name: self._lanes.get(sink.name, WHOLE).schema(whole) for sink in self._sinks}
-        if self._dead_letters is not None:
-            schemas |= {self._dead_letters.sink.name: self._dead_letters.schema, KeptLetters.name: KEPT}
-        return schemas
+        return schemas_of(private.arrow_schema(self._df), self._sinks, self._lanes, self._dead_letters)
 
     def _sq(self, jsq: Any) -> StreamingQuery:
         return HoldfastQuery(jsq)
@@ -260,45 +259,44 @@ class HoldfastWriter(DataStreamWriter):
         raise ConfigError("toTable() does not go with write_stream: rows go to its sinks; call start()")
 
 
-def _start(
+def _over_connect(
+    df: DataFrame,
+    sinks: list[TwoPhaseCommitSink],
+    name: str,
+    location: str,
+    settings: Mapping[str, Any],
+    dead_letters: DeadLetters | None,
+    history_retain: int,
+) -> DataStreamWriter:
+    """The driver is elsewhere: the sinks go there by Spark's data source interface."""
+    from holdfast.spark.connect_writer import ConnectWriter
+
+    made: Any = ConnectWriter(
+        df,
+        sinks,
+        name=name,
+        location=location,
+        settings=settings,
+        dead_letters=dead_letters,
+        history_retain=history_retain,
+    )
+    writer: DataStreamWriter = made  # it has the same methods, and by Spark's design no base in common
+    return writer
+
+
+def begin_run(
     coordinator: Coordinator, pulse: Pulse, position: Callable[[], EnginePosition], schemas: Mapping[str, pa.Schema]
 ) -> None:
     """Recover, and leave word of a start that failed: `holdfast status` shows it."""
     try:
-        coordinator.start(position, schemas)
+        with pulse.starting(lambda: coordinator.at_work):
+            coordinator.start(position, schemas)
     except HoldfastError as error:
         if coordinator.claimed:
-            undone([partial(pulse.end, coordinator.deliveries, error)], error)
+            undone([partial(pulse.end, coordinator.at_work, error)], error)
         raise
     pulse.beat(coordinator.deliveries, now=True)
     pulse.prune()
-
-
-def _check_sinks(
-    sinks: TwoPhaseCommitSink | Route | Sequence[TwoPhaseCommitSink | Route], dead_letters: DeadLetters | None
-) -> list[Route]:
-    given = [sinks] if isinstance(sinks, TwoPhaseCommitSink | Route) else list(sinks)
-    if not given:
-        raise ConfigError("sinks must hold at least one sink")
-    for one in given:
-        if not isinstance(one, TwoPhaseCommitSink | Route):
-            raise ConfigError(
-                "sinks must be TwoPhaseCommitSink, WriteAheadSink or IdempotentSink objects, or hf.route(...) of one, "
-                f"not {type(one).__name__}"
-            )
-    chosen = [one if isinstance(one, Route) else Route(one) for one in given]
-    every = [*(one.sink for one in chosen), *([] if dead_letters is None else [dead_letters.sink])]
-    for sink in every:
-        check_name(f"the name of sink {type(sink).__name__}", sink.name)
-        # With the object, so that it gets to tasks: a class of a script is made anew there, without what its base has.
-        vars(sink).setdefault("name", sink.name)
-    names = [sink.name for sink in every]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ConfigError(
-            f"two sinks have the name {twice[0]!r}, and ledgers and log files would mix them up: give one another name"
-        )
-    return chosen
 
 
 def _check_patterns(made: Routed) -> None:
@@ -312,7 +310,7 @@ def _check_patterns(made: Routed) -> None:
 
 def refuse_speculation(spark: SparkSession) -> None:
     """A copy of a task that lost could write after the decision."""
-    if spark.sparkContext.getConf().get("spark.speculation", "false").lower() == "true":
+    if str(private.settings_of(spark).get("spark.speculation", "false")).lower() == "true":
         raise ConfigError(
             "spark.speculation=true runs the code of a task twice, and the losing copy can write after the checkpoint "
             "is decided: set spark.speculation=false for this application"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import timedelta
+from typing import Annotated, Any
 
 import pyarrow as pa
 
@@ -13,7 +14,16 @@ from holdfast.checkpoint.ports import Run, Tasks
 from holdfast.committers.base import CheckpointCommitter
 from holdfast.committers.cassandra import CassandraCheckpointCommitter
 from holdfast.committers.cassandra_client import Client, borrow, close_idle
-from holdfast.committers.cassandra_settings import check_choice, check_identifier, make_settings
+from holdfast.committers.cassandra_settings import (
+    Hosts,
+    Password,
+    Port,
+    Timeout,
+    Tls,
+    Word,
+    check_identifier,
+    make_settings,
+)
 from holdfast.connectors.cassandra.deletes import Graves, prepare_graves
 from holdfast.connectors.cassandra.limits import Limits, read_limits
 from holdfast.connectors.cassandra.rows import check_rows
@@ -22,17 +32,18 @@ from holdfast.connectors.cassandra.stored import READS, Stored
 from holdfast.connectors.cassandra.table import Table, describe
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import check_name
+from holdfast.core.options import Condition, Limit, checked, one_of, text, whole
 from holdfast.core.units import parse_size
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
 from holdfast.sinks.deletes import check_delete_when, split, without
 from holdfast.sinks.keys import FindDuplicates, LastRows, only
 from holdfast.sinks.order import check_order_by
-from holdfast.sinks.pattern import MAX_TARGETS, check_max_targets, parse_pattern
+from holdfast.sinks.pattern import MAX_TARGETS, Targets, parse_pattern
 from holdfast.sinks.schema_change import (
     DISCARD,
     FREEZE,
-    check_schema_change,
+    SchemaChange,
     discarded,
     ways,
     without_columns,
@@ -62,53 +73,50 @@ class CassandraSink(WriteAheadSink):
 
     extras = ("cassandra",)
 
+    @checked
     def __init__(
         self,
-        contact_points: Sequence[str],
+        contact_points: Hosts,
         keyspace: str,
         table: str,
         *,
         committer: CheckpointCommitter | None = None,
-        order_by: str | None = None,
-        delete_when: str | None = None,
-        keep_deletes: float | str = "7d",
-        schema_change: str = FREEZE,
-        nulls: str = "write",
-        consistency: str = "LOCAL_QUORUM",
-        concurrency: int = 64,
+        order_by: Annotated[str, text("the name of a column")] | None = None,
+        delete_when: Condition | None = None,
+        keep_deletes: float | str | timedelta = "7d",
+        schema_change: SchemaChange = FREEZE,
+        nulls: Annotated[str, one_of(*NULLS)] = "write",
+        consistency: Annotated[str, one_of(*CONSISTENCY)] = "LOCAL_QUORUM",
+        concurrency: Annotated[int, whole(1, 10_000)] = 64,
         max_mutation: int | str | None = None,
-        port: int = 9042,
-        username: str | None = None,
-        password: str | None = None,
-        tls: bool | Mapping[str, Any] = False,
-        local_dc: str | None = None,
-        timeout: float = 10.0,
-        max_targets: int = MAX_TARGETS,
+        port: Port = 9042,
+        username: Word | None = None,
+        password: Password | None = None,
+        tls: Tls = False,
+        local_dc: Word | None = None,
+        timeout: Timeout = 10.0,
+        max_targets: Targets = MAX_TARGETS,
         name: str | None = None,
-        max_pending: int | None = 1000,
-        max_pending_bytes: int | None = 10 * 1024**3,
+        max_pending: Limit = 1000,
+        max_pending_bytes: Limit = 10 * 1024**3,
     ) -> None:
         self.settings = make_settings(contact_points, port, username, password, tls, local_dc, timeout)
         self.keyspace = check_identifier("keyspace", keyspace)
-        self.pattern, self.max_targets = parse_pattern("table", table), check_max_targets(max_targets)
+        self.pattern, self.max_targets = parse_pattern("table", table), max_targets
         # The longest values are looked at in tasks; what stands around them is looked at here.
         sample = table if self.pattern is None else self.pattern.fill(*("x" for _ in self.pattern.columns))
         self.table_name = check_identifier("table", sample)
-        if order_by is not None and (not isinstance(order_by, str) or not order_by):
-            raise ConfigError(f"order_by must be the name of a column, or None, not {order_by!r}")
-        if order_by is not None and consistency in CONSISTENCY and consistency not in READS:
+        if order_by is not None and consistency not in READS:
             raise ConfigError(
                 f"order_by compares a row with the stored one, which a read after a write with consistency="
                 f"{consistency!r} need not see: give one of {', '.join(READS)}"
             )
-        if not isinstance(concurrency, int) or isinstance(concurrency, bool) or not 1 <= concurrency <= 10_000:
-            raise ConfigError(f"concurrency must be a whole number from 1 to 10000, not {concurrency!r}")
         self._keep = check_delete_when(delete_when, keep_deletes)
         self.delete_when = delete_when
-        self.schema_change = check_schema_change(schema_change)
+        self.schema_change = schema_change
         self.order_by = order_by
-        self.nulls = check_choice("nulls", nulls, NULLS)
-        self.consistency = check_choice("consistency", consistency, CONSISTENCY)
+        self.nulls = nulls
+        self.consistency = consistency
         self.concurrency = concurrency
         self.max_mutation = None if max_mutation is None else parse_size("max_mutation", max_mutation)
         if committer is None:

@@ -16,7 +16,8 @@ from holdfast.connectors.files.parts import Folder
 from holdfast.connectors.files.sidecar import get_state
 from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.files.state import PartsState, is_state
-from holdfast.sinks.fan import Fan, fanned, states_of
+from holdfast.sinks.fan import Fan, fanned
+from holdfast.sinks.targets import states_of
 
 
 @dataclass(frozen=True)

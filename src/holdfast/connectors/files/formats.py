@@ -181,15 +181,13 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def choose(name: object, compression: object) -> tuple[Format, str]:
+def choose(name: str, compression: str | None) -> tuple[Format, str]:
     """The format and compression of the sink's options."""
-    if name not in FORMATS:
-        raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not {name!r}")
-    chosen = FORMATS[str(name)]
+    chosen = FORMATS[name]
     picked = next(iter(chosen.compressions)) if compression is None else compression
     if picked not in chosen.compressions:
         raise ConfigError(f"compression of {name} must be one of {', '.join(chosen.compressions)}, not {compression!r}")
-    return chosen, str(picked)
+    return chosen, picked
 
 
 def suffix(name: str, compression: str) -> str:

@@ -1,17 +1,22 @@
 """How far a sink got, told by names of empty files: `ledger/<lineage>/<checkpoint>-<roll>` (rule 10).
 
 Names are only ever added, and the largest counts: a paused driver that wakes up cannot move it back. Older names are
-removed, so it does not grow.
+removed, so it does not grow. Marks of a location that was taken over from are in `aside/`: they refuse nobody any more,
+and still tell which of its hidden files hold decided rows.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from holdfast.connectors.files.parts import Folder
 
-_MARK = re.compile(r"ledger/([0-9a-f]{32})/(-1|\d+)_(-1|\d+)")
+_MARK = re.compile(r"(?:ledger|aside)/([0-9a-f]{32})/(-1|\d+)_(-1|\d+)")
+
+
+LEDGER, ASIDE = "ledger", "aside"
 
 
 @dataclass(frozen=True, order=True)
@@ -21,22 +26,23 @@ class Mark:
     checkpoint: int = -1
     roll: int = -1
 
-    def file(self, lineage: str) -> str:
+    def file(self, lineage: str, place: str = LEDGER) -> str:
         """Its name."""
-        return f"ledger/{lineage}/{self.checkpoint}_{self.roll}"
+        return f"{place}/{lineage}/{self.checkpoint}_{self.roll}"
 
     def join(self, other: Mark) -> Mark:
         """The further of both, in both."""
         return Mark(max(self.checkpoint, other.checkpoint), max(self.roll, other.roll))
 
 
-def read_marks(folder: Folder) -> dict[str, Mark]:
-    """How far each lineage got."""
+def read_marks(folder: Folder, *places: str) -> dict[str, Mark]:
+    """How far each lineage got, as the ledger says, or all of `places` together."""
     found: dict[str, Mark] = {}
-    for name in folder.storage.walk(folder.hidden("ledger")):
-        match = _MARK.fullmatch(name.removeprefix(f"{folder.home}/"))
-        if match is not None:
-            found[match[1]] = found.get(match[1], Mark()).join(Mark(int(match[2]), int(match[3])))
+    for place in places or (LEDGER,):
+        for name in folder.storage.walk(folder.hidden(place)):
+            match = _MARK.fullmatch(name.removeprefix(f"{folder.home}/"))
+            if match is not None:
+                found[match[1]] = found.get(match[1], Mark()).join(Mark(int(match[2]), int(match[3])))
     return found
 
 
@@ -51,9 +57,10 @@ def write_mark(folder: Folder, lineage: str, mark: Mark) -> None:
                 folder.storage.delete(folder.hidden(other.file(lineage)))
 
 
-def remove_others(folder: Folder, lineage: str) -> None:
-    """Set the marks of other lineages aside: what a take-over does."""
-    for name in folder.storage.walk(folder.hidden("ledger")):
-        match = _MARK.fullmatch(name.removeprefix(f"{folder.home}/"))
-        if match is not None and match[1] != lineage:
-            folder.storage.delete(name)
+def move_aside(folder: Folder, lineages: Collection[str]) -> None:
+    """Set the marks of these lineages aside: what a take-over does."""
+    for lineage, mark in read_marks(folder).items():
+        if lineage in lineages:
+            folder.storage.replace(folder.hidden(mark.file(lineage, ASIDE)), b"")
+            for file in folder.storage.names(folder.hidden(f"{LEDGER}/{lineage}")):
+                folder.storage.delete(folder.hidden(f"{LEDGER}/{lineage}/{file}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 
@@ -16,10 +16,11 @@ from holdfast.connectors.files.rolling import Rolling
 from holdfast.connectors.files.sidecar import put_parts
 from holdfast.connectors.files.task import TaskFiles
 from holdfast.core.naming import Task, check_name
+from holdfast.core.options import checked, made, one_of
 from holdfast.core.paths import AnyPath, path_text
 from holdfast.errors import ConfigError, SinkError, StorageError
-from holdfast.sinks.pattern import MAX_TARGETS, check_max_targets, parse_pattern
-from holdfast.sinks.schema_change import EVOLVE, FREEZE, check_schema_change
+from holdfast.sinks.pattern import MAX_TARGETS, Targets, parse_pattern
+from holdfast.sinks.schema_change import EVOLVE, FREEZE, SchemaChange
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 #: Where an object is there as a whole or not at all.
@@ -29,25 +30,24 @@ STORES = ("file", "s3", "s3a", "s3n", "gs", "gcs", "az", "abfs", "abfss")
 class FileTasks(TwoPhaseCommitSink):
     """What tasks need of a file sink."""
 
+    @checked
     def __init__(
         self,
         path: AnyPath,
-        format: str = "parquet",
+        format: Annotated[str, one_of(*formats.FORMATS)] = "parquet",
         *,
         bucket_by: str | TimeBucket | Sequence[str | TimeBucket] = (),
         partition_by: str | TimeBucket | Sequence[str | TimeBucket] | None = None,
-        rolling: Rolling | None = None,
+        rolling: Annotated[Rolling, made("hf.Rolling(size=..., age=..., inactivity=...)", Rolling)] | None = None,
         compression: str | None = None,
         csv_readers: str | Sequence[str] = csvtext.READERS,
-        schema_change: str = FREEZE,
-        max_targets: int = MAX_TARGETS,
+        schema_change: SchemaChange = FREEZE,
+        max_targets: Targets = MAX_TARGETS,
         name: str | None = None,
     ) -> None:
         text = path_text("path", path, "a folder or the URL of one")
         if not text.strip("/"):
             raise ConfigError(f"path must be a folder or the URL of one, not {path!r}")
-        if rolling is not None and not isinstance(rolling, Rolling):
-            raise ConfigError(f"rolling must be hf.Rolling(size=..., age=..., inactivity=...), not {rolling!r}")
         scheme, _, rest = text.partition("://")
         if rest and scheme not in STORES:
             raise ConfigError(
@@ -55,7 +55,7 @@ class FileTasks(TwoPhaseCommitSink):
                 "a file that a killed driver left half written would be taken for a committed one"
             )
         self.path = text.rstrip("/") if ":" in text.split("/")[0] else str(Path(text).absolute())
-        self.pattern, self.max_targets = parse_pattern("path", self.path, dots=True), check_max_targets(max_targets)
+        self.pattern, self.max_targets = parse_pattern("path", self.path, dots=True), max_targets
         if self.pattern is not None and not self.pattern.root.rpartition("/")[0].partition("://" if rest else "/")[2]:
             raise ConfigError(f"path={text!r}: begin it with a folder that is the same for all rows, as in /data/{{x}}")
         self._format, self.compression = formats.choose(format, compression)
@@ -65,7 +65,7 @@ class FileTasks(TwoPhaseCommitSink):
         self.buckets = Buckets.of(bucket_by if partition_by is None else partition_by)
         self.csv_readers = csvtext.choose_readers(csv_readers)
         self.rolling = rolling or Rolling()
-        self.schema_change = check_schema_change(schema_change)
+        self.schema_change = schema_change
         if self.schema_change == EVOLVE and format == "csv":
             raise ConfigError(
                 "schema_change='evolve' does not go with format='csv': most readers take the columns of a folder of "

@@ -1,8 +1,8 @@
 """Parts: decided or undecided rows in hidden files, and the folder of one sink (F1).
 
 Everything hidden is under `<path>/_holdfast/<pipeline>/<sink>/`: `parts/<lineage>/` the rows (Arrow IPC), `tmp/` files
-being completed, `ledger/<lineage>/` empty files whose names say how far it got. A name carries the generation that made
-it, so that an older driver never removes a newer one's.
+being completed, `ledger/<lineage>/` empty files whose names say how far it got (see marks.py). A name carries the
+generation that made it, so that an older driver never removes a newer one's.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Folder:
                 self.storage.delete(self.hidden(name))
 
     def set_aside(self, committed: Mapping[str, int], keep: set[str]) -> int:
-        """A take-over removes what other lineages prepared and did not commit; returns how many parts it leaves.
+        """Remove what lineages that were taken over from prepared and did not commit; how many parts are left.
 
         `committed` has the last committed checkpoint of each lineage: parts up to it hold rows that were decided and
         wait for their file. They are another location's, which may still want them.
@@ -99,9 +99,9 @@ class Folder:
         return left
 
     def lineages(self) -> set[str]:
-        """Everyone who has parts here."""
-        prefix = self.hidden("parts/")
-        return {name.removeprefix(prefix).partition("/")[0] for name in self.storage.walk(self.hidden("parts"))}
+        """Everyone who has parts or temporary files here."""
+        found = (name for place in ("parts", "tmp") for name in self.storage.walk(self.hidden(place)))
+        return {name.removeprefix(f"{self.home}/").split("/")[1] for name in found}
 
     def _found(self, lineage: str) -> list[str]:
         folders = (f"parts/{lineage}", f"tmp/{lineage}")

@@ -64,6 +64,8 @@ class FileSink(FileTasks):
         self._columns: tuple[tuple[str, str], ...] = ()
         self._mark = Mark()
         self._kept = Kept()
+        #: lineages whose name this one took, once the first sweep has seen them
+        self._others: frozenset[str] | None = None
         #: what is looked at once a start: the state as it was read, and what is owed of it
         self._starting = True
         self._looked_for_lost = False
@@ -257,8 +259,8 @@ class FileSink(FileTasks):
             for roll in self._state.rolls:
                 if roll.number > self._mark.roll:
                     keep |= {part.file for part in roll.parts}
-            if self.run.take_over:
-                set_others_aside(self.name, folder, self.run.lineage, keep)
+            if self.run.take_over or self.run.set_aside:
+                self._others = set_others_aside(self.name, folder, self.run, keep, self._others)
             folder.sweep(self.run.lineage, generation, keep)
             self._kept.sweep(folder, self.run)
 

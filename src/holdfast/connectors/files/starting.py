@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run
 from holdfast.connectors.files import formats
-from holdfast.connectors.files.marks import Mark, read_marks, remove_others
+from holdfast.connectors.files.marks import ASIDE, LEDGER, Mark, move_aside, read_marks
 from holdfast.connectors.files.parts import Folder
 from holdfast.connectors.files.rolling import Part
 from holdfast.connectors.files.state import PartsState
@@ -126,17 +126,31 @@ def after_take_over(sink: str, path: str, folder: Folder, state: PartsState) -> 
     return kept
 
 
-def set_others_aside(sink: str, folder: Folder, lineage: str, keep: set[str]) -> None:
-    """After a take-over: undo what other locations prepared here and did not commit, then forget how far they got."""
-    marks = read_marks(folder)
-    others = (folder.lineages() | set(marks)) - {lineage}
-    left = folder.set_aside({other: marks.get(other, Mark()).checkpoint for other in others}, keep)
-    if left:
-        logger.warning(
-            "sink %s: %d hidden files below %s/parts hold rows that another checkpoint location had committed and not "
-            "completed; they stay there, and nothing reads them any more",
-            sink,
-            left,
-            folder.url(folder.home),
-        )
-    remove_others(folder, lineage)
+def set_others_aside(
+    sink: str, folder: Folder, run: Run, keep: set[str], known: frozenset[str] | None
+) -> frozenset[str]:
+    """Undo what locations that were taken over from prepare here and do not commit, however late (rule 8).
+
+    The first sweep of a take-over, with None for `known`, takes all that it finds for theirs and sets their marks
+    aside. Who comes later, perhaps by a take-over of their own, is not touched. Returns the next sweep's `known`.
+    """
+    found = folder.lineages()
+    others = {*run.set_aside, *(known or ())}
+    taking = run.take_over and known is None
+    if taking:
+        others |= found | set(read_marks(folder))
+    others.discard(run.lineage)
+    if others & found:
+        marks = read_marks(folder, LEDGER, ASIDE)
+        left = folder.set_aside({other: marks.get(other, Mark()).checkpoint for other in others & found}, keep)
+        if left and taking:
+            logger.warning(
+                "sink %s: %d hidden files below %s/parts hold rows that another checkpoint location had committed and "
+                "not completed; they stay there, and nothing reads them any more",
+                sink,
+                left,
+                folder.url(folder.home),
+            )
+    if taking:
+        move_aside(folder, others)
+    return frozenset(others)

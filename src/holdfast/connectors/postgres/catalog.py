@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from holdfast.connectors.postgres.names import PART, ROW, TableName, quote
 from holdfast.connectors.postgres.server import drivers
-from holdfast.connectors.postgres.table import Column, Index, Target, Upsert, add_column, insert_statement
+from holdfast.connectors.postgres.table import Column, Index, Target, Upsert, add_column, declare, insert_statement
 from holdfast.connectors.postgres.trouble import said
 from holdfast.connectors.postgres.types import SqlType, column_type, created_type, wire
 from holdfast.errors import ConfigError
@@ -58,10 +58,14 @@ SELECT a.attname, format_type(a.atttypid, a.atttypmod), t.typname, b.is_array, b
            AND r.attnum = p.refobjsubid WHERE p.refclassid = 'pg_class'::regclass AND p.refobjid = a.attrelid
            AND p.refobjsubid > 0 AND p.refobjsubid <> a.attnum AND
                ((p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid)
-             OR (p.classid = 'pg_class'::regclass AND p.objid = a.attrelid AND p.objsubid = a.attnum)))
+             OR (p.classid = 'pg_class'::regclass AND p.objid = a.attrelid AND p.objsubid = a.attnum))),
+       CASE WHEN a.attcollation <> o.typcollation THEN quote_ident(n.nspname) || '.' || quote_ident(c.collname) END
 FROM pg_attribute a
 JOIN base b ON b.attnum = a.attnum
 JOIN pg_type t ON t.oid = b.type
+JOIN pg_type o ON o.oid = a.atttypid
+LEFT JOIN pg_collation c ON c.oid = a.attcollation
+LEFT JOIN pg_namespace n ON n.oid = c.collnamespace
 LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 WHERE a.attrelid = %(table)s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
 #: Also those that are NOT VALID: new rows have to obey them. Since version 18 some are NOT ENFORCED.
@@ -102,6 +106,8 @@ class _Found:
     identity: str
     default: str | None
     uses: list[str]
+    #: how it is compared, where that is not as its type is
+    collation: str | None
 
     @property
     def type(self) -> SqlType:
@@ -118,7 +124,7 @@ class _Found:
 
     def extra(self) -> str | None:
         """How a staging table declares it when no row has it; None when it would not be the target's value."""
-        declared = f"{quote(self.name)} {self.spelled}"
+        declared = declare(self.name, self.spelled, self.collation)
         if self.generated:
             how = "STORED" if self.generated == "s" else "VIRTUAL"
             return f"{declared} GENERATED ALWAYS AS ({self.default}) {how}"
@@ -238,12 +244,14 @@ def _columns(
     for field in schema:
         column = matched[field.name]
         assert column is not None
-        kind = created_type(column, field.type) if column in added else there[column].type
+        found = None if column in added else there[column]
+        kind = created_type(column, field.type) if found is None else found.type
         how = wire(field.type, kind)
         if isinstance(how, str):
             wrong.append(f"{field.name} is {field.type} in the DataFrame and {kind.spelled} in the table: {how}")
         else:
-            columns.append(Column(column, field.name, kind, how, column not in added and there[column].required))
+            required, collation = (False, None) if found is None else (found.required, found.collation)
+            columns.append(Column(column, field.name, kind, how, required, collation))
     if wrong:
         raise ConfigError(f"sink {sink!r}: columns do not fit table {name}: {'; '.join(wrong)}")
     return tuple(columns)

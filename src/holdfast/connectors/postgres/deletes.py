@@ -19,18 +19,12 @@ from holdfast.sinks.deletes import DELETED, kept_name
 
 #: expired ones that a commit forgets at least, if there are so many; more when it deletes more, so that none pile up
 _FORGET = 1000
-#: Columns that are compared otherwise than their type says: a staged value must be told so, too.
-_COLLATIONS = """
-SELECT a.attname, quote_ident(n.nspname) || '.' || quote_ident(c.collname)
-FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid JOIN pg_collation c ON c.oid = a.attcollation
-JOIN pg_namespace n ON n.oid = c.collnamespace
-WHERE a.attrelid = to_regclass(%s) AND a.attname = ANY (%s) AND a.attcollation <> t.typcollation"""
 
 
 def prepare(connection: Any, sink: str, schema: str, target: Target, upsert: Upsert, keep: float) -> Upsert:
     """How rows replace and delete; makes the table that remembers deletes, where there is an order to remember."""
     columns = [*upsert.key, *([] if upsert.order_by is None else [upsert.order_by])]
-    collations = dict(connection.execute(_COLLATIONS, (target.name.sql, columns)).fetchall())
+    collations = {c.name: c.collation for c in target.columns if c.collation is not None and c.name in columns}
     deletes = Deletes(collations=tuple(sorted(collations.items())))
     if upsert.order_by is not None:
         spelled = {c.name: c.type.spelled for c in target.columns}

@@ -35,6 +35,10 @@ class Guard:
                     raise HungError(watching.why) from error
                 raise
 
+    def looks(self, process: int) -> Looks:
+        """At one of the server's processes."""
+        return Looks(self._conninfo, process, self._patience)
+
     def beside(self, run: Callable[[], Result], process: int | None, close: Callable[[], None]) -> Result:
         """In a thread that is left behind when the server hangs. `process`: the server's, as far as it is known.
 
@@ -55,7 +59,7 @@ class Guard:
                 close()
 
         threading.Thread(target=work, name="holdfast-postgres", daemon=True).start()
-        looks = Looks(self._conninfo, process or 0, self._patience)
+        looks = self.looks(process or 0)
         while not over.wait(watch.EVERY):
             why = looks.judge()
             with lock:

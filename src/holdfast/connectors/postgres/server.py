@@ -135,12 +135,26 @@ class Server:
                 return begin(kept)
             except (error, HungError):
                 pass  # the server closed it, by a restart perhaps: the next one tells whether it is there
-        new = self._new_connection if plain else self.adbc_connection
+        new = self._new_connection if plain else self._new_adbc_connection
         return self._patiently(lambda: begin(new()), error)
 
     def _new_connection(self) -> Any:
         # Nothing is prepared: behind a pooler, the next statement may meet another of the server's processes.
         return drivers()[0].connect(self._conninfo, autocommit=True, prepare_threshold=None)
+
+    def _new_adbc_connection(self) -> Any:
+        """ADBC reads the catalog when it connects, and waits for that where nobody can cut it off."""
+        made: list[Any] = []
+
+        def connect() -> Any:
+            made.append(self.adbc_connection())
+            return made[0]
+
+        def close() -> None:
+            for connection in made:
+                connection.close()
+
+        return self._guard.beside(connect, None, close)
 
     def adbc_connection(self) -> Any:
         """A connection that speaks Arrow."""

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from holdfast.committers import watch
 from holdfast.connectors.postgres.guard import Guard, HungError
 from holdfast.connectors.postgres.names import quote
 from holdfast.connectors.postgres.pool import Key, pool
@@ -81,8 +82,9 @@ class CopySession(Session):
         if self._copy is None:
             columns = ", ".join(map(quote, batch.schema.names))
             into = f"COPY {quote(schema)}.{quote(table)} ({columns}) FROM STDIN WITH (FORMAT binary)"
-            cursor = self._open.enter_context(self._connection.cursor())
-            self._copy = self._open.enter_context(cursor.copy(into))
+            with self._guard.watching(self._connection):
+                cursor = self._open.enter_context(self._connection.cursor())
+                self._copy = self._open.enter_context(cursor.copy(into))
             self._copy.write(HEADER)
         for part in encode(batch):
             self._send()
@@ -90,12 +92,17 @@ class CopySession(Session):
 
     def _send(self) -> None:
         """Wait until the server has taken what was written: libpq would keep any amount of it in memory."""
-        server = self._connection.pgconn
+        server, looks = self._connection.pgconn, None
         while server.flush():
             ready = select.poll()
             ready.register(server.socket, select.POLLIN | select.POLLOUT)
-            if any(event & ~select.POLLOUT for _, event in ready.poll()):
+            events = ready.poll(watch.EVERY * 1000)
+            if any(event & ~select.POLLOUT for _, event in events):
                 server.consume_input()
+            if not events:
+                looks = looks or self._guard.looks(server.backend_pid)
+                if (why := looks.judge()) is not None:
+                    raise HungError(why)
 
     def close(self) -> None:
         """See Session. A COPY that has not ended goes with the connection: a slow server is not waited for."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from datetime import timedelta
+from typing import Annotated, Any
 
 import pyarrow as pa
 
@@ -23,12 +25,13 @@ from holdfast.connectors.postgres.two_phase import Known, PreparingWriter
 from holdfast.connectors.postgres.writer import Writer
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
+from holdfast.core.options import SECONDS, SECRET, Columns, Condition, checked, one_of
 from holdfast.errors import ConfigError, RowError, SinkError
 from holdfast.sinks.deletes import check_delete_when, without
 from holdfast.sinks.ledger import APPEND
 from holdfast.sinks.order import check_order_by
-from holdfast.sinks.pattern import MAX_TARGETS, check_max_targets, parse_pattern
-from holdfast.sinks.schema_change import DISCARD, EVOLVE, FREEZE, check_schema_change
+from holdfast.sinks.pattern import MAX_TARGETS, Targets, parse_pattern
+from holdfast.sinks.schema_change import DISCARD, EVOLVE, FREEZE, SchemaChange
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 MODES = ("ledger", "two-phase", "upsert")
@@ -49,51 +52,46 @@ class PostgresSink(TwoPhaseCommitSink):
 
     extras = ("postgres",)
 
+    @checked
     def __init__(
         self,
-        dsn: str,
+        dsn: Annotated[str, SECRET],
         table: str,
         *,
-        mode: str = "ledger",
-        key: Sequence[str] = (),
+        mode: Annotated[str, one_of(*MODES, APPEND)] = "ledger",
+        key: Columns = (),
         order_by: str | None = None,
-        delete_when: str | None = None,
-        keep_deletes: float | str = "7d",
-        schema_change: str = FREEZE,
+        delete_when: Condition | None = None,
+        keep_deletes: float | str | timedelta = "7d",
+        schema_change: SchemaChange = FREEZE,
         create: bool = False,
         schema: str = "_holdfast",
-        lock_timeout: float = 60.0,
-        max_targets: int = MAX_TARGETS,
+        lock_timeout: Annotated[float, SECONDS] = 60.0,
+        max_targets: Targets = MAX_TARGETS,
         name: str | None = None,
     ) -> None:
         mode = "ledger" if mode == APPEND else mode
-        if mode not in MODES:
-            raise ConfigError(f"mode must be one of {', '.join((*MODES, APPEND))}, not {mode!r}")
-        if isinstance(key, str):
-            raise ConfigError(f"key must be a list of columns: key=[{key!r}]")
         if mode == "upsert" and not key:
             raise ConfigError("mode='upsert' needs key=[...], the columns that identify a row")
         if mode != "upsert" and (key or order_by):
             raise ConfigError(f"key and order_by belong to mode='upsert'; mode={mode!r} appends every row")
-        if isinstance(lock_timeout, bool) or not isinstance(lock_timeout, (int, float)) or lock_timeout <= 0:
-            raise ConfigError(f"lock_timeout must be a number of seconds above 0, not {lock_timeout!r}")
         self._keep = check_delete_when(delete_when, keep_deletes, upsert=mode == "upsert")
         self.delete_when = delete_when
-        self.schema_change = check_schema_change(schema_change)
+        self.schema_change = schema_change
         if self.schema_change == EVOLVE and mode == "two-phase":
             raise ConfigError(
                 "schema_change='evolve' needs mode='ledger' or 'upsert': in mode='two-phase' rows are in the table "
                 "before the decision that would add a column"
             )
         self.table = parse_table(table)
-        self.pattern, self.max_targets = parse_pattern("table", table), check_max_targets(max_targets)
+        self.pattern, self.max_targets = parse_pattern("table", table), max_targets
         if self.pattern is not None and mode == "two-phase":
             raise ConfigError(
                 "table: a pattern over columns does not go with mode='two-phase': a transaction that the server lost "
                 "is written anew from the replay with the rows of all its tables. Give it mode='ledger' or 'upsert'"
             )
         self.schema = check_identifier("schema", schema)
-        self.mode, self.create = mode, bool(create)
+        self.mode, self.create = mode, create
         self.name = check_name("name", name or f"postgres-{self.table}"[:100])
         self.server = Server(dsn, lock_timeout, self.name)
         #: staged rows keep for as long as nobody deletes them; a prepared transaction can be rolled back by hand, and
@@ -109,6 +107,7 @@ class PostgresSink(TwoPhaseCommitSink):
         self._known: dict[str, Known] = {}
         #: whether what earlier versions left was looked for
         self._swept = False
+        self._sweeps_all = False
         self._run: Run | None = None
 
     def for_target(self, target: str) -> PostgresSink:
@@ -122,7 +121,8 @@ class PostgresSink(TwoPhaseCommitSink):
 
     def open(self, run: Run) -> None:
         """See TwoPhaseCommitSink."""
-        self._run = run
+        # Once all that others have left is undone, who comes later, by a take-over of their own, is left alone.
+        self._run, self._sweeps_all = run, run.take_over
         schema = None if run.schema is None else without(self.name, run.schema, self.delete_when)
         self._check_columns(schema)
         self.server.keep_connections()
@@ -200,15 +200,17 @@ class PostgresSink(TwoPhaseCommitSink):
         """
         staged, prepared = _kinds([c for committables in decided.values() for c in committables])
         old = [c for c in staged if is_legacy(c)]
+        run = replace(self.run, take_over=self._sweeps_all)
         with self.server.connect(self.table) as connection:
             for schema in {self.schema, *(c["schema"] for c in staged if not is_legacy(c))}:
                 ledger = Ledger(self.server, schema, self.name)
-                staging.sweep(connection, ledger, self.run, generation, {c["part"] for c in staged if c not in old})
-            two_phase.sweep(connection, self.run, self.name, generation, {c["gid"] for c in prepared})
+                staging.sweep(connection, ledger, run, generation, {c["part"] for c in staged if c not in old})
+            two_phase.sweep(connection, run, self.name, generation, {c["gid"] for c in prepared})
             if not self._swept:
                 schemas, kept = {self.schema, *(c["schema"] for c in old)}, {c["table"] for c in old}
-                legacy.sweep(connection, self.run, self.name, schemas, generation, kept)
+                legacy.sweep(connection, run, self.name, schemas, generation, kept)
                 self._swept = True
+            self._sweeps_all = False
             self._choose(connection)
 
     def validate(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks) -> None:

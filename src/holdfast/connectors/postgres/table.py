@@ -25,6 +25,13 @@ class Column:
     type: SqlType
     wire: Wire
     required: bool
+    #: how it is compared, where that is not as its type is: staged values are compared so, too
+    collation: str | None = None
+
+    @property
+    def declared(self) -> str:
+        """As a staging table declares it."""
+        return declare(self.name, self.type.spelled, self.collation)
 
     @property
     def staged_type(self) -> str:
@@ -119,10 +126,7 @@ class Target:
         if raw:
             parts = [f"{quote(c.name)} {c.staged_type}" for c in self.columns]
         else:
-            parts = [
-                _declared(n, c.name, f"{quote(c.name)} {c.type.spelled}", c.required, deletes)
-                for n, c in enumerate(self.columns)
-            ]
+            parts = [_declared(n, c.name, c.declared, c.required, deletes) for n, c in enumerate(self.columns)]
             parts += [_declared(n, *extra, deletes) for n, extra in enumerate(self.extras, len(self.columns))]
             parts += [_check(name, text, deletes) for name, text in self.checks]
         parts.append(f"{quote(PART)} bigint NOT NULL")
@@ -177,6 +181,11 @@ class Target:
             names = ", ".join(map(quote, [*self.names, *(name for name, _, _ in self.extras)]))
             found.append((_find_partitions(self.name.sql, f"(SELECT {names} FROM {rows})"), ""))  # noqa: S608
         return found
+
+
+def declare(name: str, kind: str, collation: str | None) -> str:
+    """A column with its type, in SQL."""
+    return f"{quote(name)} {kind}" + ("" if collation is None else f" COLLATE {collation}")
 
 
 def _declared(number: int, name: str, declared: str, required: bool, deletes: bool) -> str:

@@ -6,15 +6,11 @@ export function orders(refresh) {
   const part = (name) => document.getElementById(name);
 
   function open(button) {
-    wanted = {
-      slug: button.dataset.slug,
-      how: button.dataset.how,
-      checkpoint_id: Number(button.dataset.checkpoint),
-      sink: button.dataset.sink,
-    };
+    const { slug, name, title, path, body } = button.dataset;
+    wanted = { slug, name, path, body: JSON.parse(body) };
     token = null;
-    part("order-title").textContent = `${wanted.how}: checkpoint ${wanted.checkpoint_id}, sink ${wanted.sink}`;
-    part("order-text").textContent = "An order is recorded in the log, and cannot be taken back.";
+    part("order-title").textContent = title;
+    part("order-text").textContent = "What is done is recorded in the log, and cannot be taken back.";
     part("order-go").textContent = "What would it mean?";
     part("order-go").hidden = false;
     part("order-cancel").textContent = "Cancel";
@@ -39,11 +35,10 @@ export function orders(refresh) {
     part("order-go").disabled = true;
     try {
       if (token === null) {
-        const { how, checkpoint_id, sink } = wanted;
-        const plan = await post("actions", { how, checkpoint_id, sink });
+        const plan = await post(wanted.path, wanted.body);
         token = plan.token;
         part("order-text").textContent = `${plan.question}.`;
-        part("order-go").textContent = `Yes: ${wanted.how}`;
+        part("order-go").textContent = `Yes: ${wanted.name}`;
       } else {
         const told = await post("actions/confirm", { token });
         token = null;

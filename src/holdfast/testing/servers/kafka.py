@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from types import MappingProxyType
 
 from holdfast.errors import HoldfastError
 from holdfast.spark.jars import Coordinate, fetch_jars
+from holdfast.testing.servers.starting import comes_up
 
 KAFKA = (Coordinate("org.apache.kafka", "kafka_2.13", "4.3.1", transitive=True),)
 
@@ -88,13 +88,8 @@ class KafkaBroker:
         """Start it and wait until it answers."""
         self.launch()
         assert self._process is not None
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                break
-            if self._answers():
-                return
-            time.sleep(0.2)
+        if comes_up(self._process, self._answers, timeout):
+            return
         self.stop(kill=True)
         raise HoldfastError(f"Kafka did not start:\n{(self.folder / 'broker.log').read_text()[-3000:]}")
 
@@ -108,6 +103,12 @@ class KafkaBroker:
     def running(self) -> bool:
         """Whether its process is there, and not being stopped."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The process of a broker that was started."""
+        assert self._process is not None
+        return self._process.pid
 
     def stop(self, *, kill: bool = False) -> None:
         """End it, and wait until it is gone."""

@@ -21,6 +21,7 @@ from urllib.parse import quote
 from holdfast.committers.libpq import load_psycopg
 from holdfast.errors import HoldfastError
 from holdfast.testing.servers.kafka import free_port
+from holdfast.testing.servers.starting import comes_up
 
 USER = "holdfast"
 
@@ -85,14 +86,15 @@ class PostgresServer:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, start_new_session=True, user=self._user, cwd=self.folder
             )
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline and self._process.poll() is None:
-            try:
-                with load_psycopg().connect(self.dsn(), connect_timeout=2):
-                    return
-            except load_psycopg().OperationalError:
-                time.sleep(0.1)
-        raise HoldfastError(f"PostgreSQL did not start:\n{(self.folder / 'server.log').read_text()[-3000:]}")
+        if not comes_up(self._process, self._answers, timeout):
+            raise HoldfastError(f"PostgreSQL did not start:\n{(self.folder / 'server.log').read_text()[-3000:]}")
+
+    def _answers(self) -> bool:
+        try:
+            with load_psycopg().connect(self.dsn(), connect_timeout=2):
+                return True
+        except load_psycopg().OperationalError:
+            return False
 
     def stop(self, *, kill: bool = False) -> None:
         """End it, and wait until it and its children are gone: they hold the shared memory a restart needs."""

@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 
@@ -23,16 +23,17 @@ from holdfast.connectors.kafka.sink.two_phase import TwoPhase
 from holdfast.connectors.kafka.sink.write_ahead import WriteAhead
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
+from holdfast.core.options import SECRETS, Condition, Limit, checked, one_of, text
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
-from holdfast.sinks.deletes import check_delete_when
-from holdfast.sinks.pattern import MAX_TARGETS, Pattern, check_max_targets, parse_pattern
+from holdfast.sinks.pattern import MAX_TARGETS, Pattern, Targets, parse_pattern
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
-from holdfast.sinks.write_ahead import check_limits
 
 DELIVERIES = ("none", "at-least-once", "exactly-once")
 MODES = ("two-phase", "write-ahead")
 LONGEST_TOPIC = 249
+_Topic = Annotated[str, text("a name")]
+_Expression = Annotated[str, text("an expression in Spark SQL such as 'to_json(struct(*))'")]
 _RESERVED = ("transactional.id", "bootstrap.servers", "enable.idempotence")
 
 
@@ -57,38 +58,31 @@ class KafkaSink(TwoPhaseCommitSink):
     takes_messages = True
     fans_out = False
 
+    @checked
     def __init__(
         self,
         bootstrap_servers: str,
-        topic: str | None = None,
+        topic: _Topic | None = None,
         *,
-        key: str | None = None,
-        value: str | None = None,
-        delete_when: str | None = None,
-        progress_topic: str | None = None,
-        delivery: str | None = None,
-        mode: str = "two-phase",
-        config: Mapping[str, Any] | None = None,
-        max_pending: int | None = 1000,
-        max_pending_bytes: int | None = 10 * 1024**3,
-        max_targets: int = MAX_TARGETS,
+        key: _Expression | None = None,
+        value: _Expression | None = None,
+        delete_when: Condition | None = None,
+        progress_topic: _Topic | None = None,
+        delivery: Annotated[str, one_of(*DELIVERIES)] | None = None,
+        mode: Annotated[str, one_of(*MODES)] = "two-phase",
+        config: Annotated[Mapping[str, Any], SECRETS] | None = None,
+        max_pending: Limit = 1000,
+        max_pending_bytes: Limit = 10 * 1024**3,
+        max_targets: Targets = MAX_TARGETS,
         name: str | None = None,
     ) -> None:
         servers = check_servers(bootstrap_servers)
-        self.pattern, self.max_targets = parse_pattern("topic", topic, dots=True), check_max_targets(max_targets)
+        self.pattern, self.max_targets = parse_pattern("topic", topic, dots=True), max_targets
         self.own_columns = _own_columns(key, value, delete_when, self.pattern.columns if self.pattern else ())
-        if topic is not None and (not isinstance(topic, str) or not topic):
-            raise ConfigError(f"topic must be a name, not {topic!r}")
-        if progress_topic is not None and (not isinstance(progress_topic, str) or not progress_topic):
-            raise ConfigError(f"progress_topic must be a name, not {progress_topic!r}")
         if progress_topic is not None and (topic is None or topic == progress_topic or self.pattern is not None):
             raise ConfigError("progress_topic needs topic=..., one other topic: it tells where in it a checkpoint ends")
         if progress_topic is not None and delivery not in (None, "exactly-once"):
             raise ConfigError(f"progress_topic needs delivery='exactly-once', not {delivery!r}")
-        if delivery is not None and delivery not in DELIVERIES:
-            raise ConfigError(f"delivery must be one of {', '.join(DELIVERIES)}, or None, not {delivery!r}")
-        if mode not in MODES:
-            raise ConfigError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
         for key in config or ():
             if key in _RESERVED:
                 raise ConfigError(f"config: {key} is set by the sink")
@@ -99,7 +93,7 @@ class KafkaSink(TwoPhaseCommitSink):
         self.delivery, self.mode = delivery, mode
         self.may_lag = mode == "write-ahead" and delivery in (None, "exactly-once")
         self.repairable = mode == "two-phase" and delivery in (None, "exactly-once")
-        self.max_pending, self.max_pending_bytes = check_limits(max_pending, max_pending_bytes)
+        self.max_pending, self.max_pending_bytes = max_pending, max_pending_bytes
         if self.repairable:
             self.transaction_timeout = int(settings["transaction.timeout.ms"]) / 1000
         self.name = check_name("name", name or f"kafka-{topic or 'rows'}"[:100])
@@ -296,12 +290,8 @@ def _own_columns(
     key: str | None, value: str | None, delete_when: str | None, named_by: Sequence[str]
 ) -> tuple[str, ...] | None:
     """The expressions that make the sink's columns; None when the DataFrame has them."""
-    check_delete_when(delete_when)
     if delete_when is not None and (key is None or value is None):
         raise ConfigError("delete_when needs key=... and value=...: a message without a value deletes its key")
-    for option, text in (("key", key), ("value", value)):
-        if text is not None and (not isinstance(text, str) or not text.strip()):
-            raise ConfigError(f"{option} must be an expression in Spark SQL such as 'to_json(struct(*))', not {text!r}")
     if value is None:
         if key is not None:
             raise ConfigError("key needs value=..., for example value='to_json(struct(*))'")

@@ -1,0 +1,1 @@
+"""What a pipeline tells other systems: metrics, lineage, traces. All of it is read from files, beside the rows' way."""

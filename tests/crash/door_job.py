@@ -1,0 +1,61 @@
+"""A driver that goes through `format("holdfast")`: `python -m tests.crash.door_job SPEC`, SPEC as JSON.
+
+With `remote` it is a client of Spark Connect, and goes through `hf.write_stream` and the format in turn.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from tests.spark_conf import FAST
+
+SCHEMA = "id long, word string, at timestamp"
+
+
+def made_sinks(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those of tests.crash.job, as a job file has them."""
+    if spec["sink"] == "sqlite":
+        return [{"sqlite": {"path": f"{spec['work']}/out.db", "table": table}} for table in ("orders", "copy")]
+    folder = Path(spec["work"], "endpoint")
+    folder.mkdir(exist_ok=True)
+    return [{"python": {"class": "tests.crash.job.FolderEndpoint", "options": {"folder": str(folder)}}}]
+
+
+def main() -> None:
+    """Run the query over all input there is."""
+    spec: dict[str, Any] = json.loads(sys.argv[1])
+    work, sinks = spec["work"], made_sinks(spec)
+    if "remote" in spec:
+        spark = SparkSession.builder.remote(spec["remote"]).getOrCreate()
+    else:
+        spark = hf.session("doors", conf={**FAST, "spark.master": "local[2]"})
+        spark.sparkContext.setLogLevel("ERROR")
+    frame = (
+        spark.readStream.schema(SCHEMA)
+        .option("maxFilesPerTrigger", 1)
+        .json(f"{work}/in")
+        .repartition(spec.get("partitions", 2))
+    )
+    location = {"name": "crash-test", "checkpoint_location": f"{work}/checkpoint"}
+    if spec.get("through") == "write_stream":
+        made = [hf.SqliteSink(one["sqlite"]["path"], one["sqlite"]["table"]) for one in sinks]
+        writer = hf.write_stream(frame, made, **location)
+        try:
+            writer.outputMode("update")
+            raise SystemExit("update mode was not refused")
+        except hf.HoldfastError as error:
+            assert "classic SparkSession" in str(error), error
+    else:
+        writer = frame.writeStream.format("holdfast").option("checkpointLocation", f"{work}/checkpoint")
+        writer = writer.options(name="crash-test", sinks=json.dumps(sinks))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""Spark's own doors, with real drivers: `format("holdfast")`, a Spark Connect server, `spark-pipelines run`; killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pyarrow.dataset
+import pyspark
+import pytest
+
+from holdfast.core import faults
+from tests.crash.harness import ROOT, Work, _source, status
+from tests.crash.processes import Driver, end, state_of, wait_for
+
+SPARK = Path(pyspark.__file__).parent
+EXAMPLE = ROOT / "examples" / "pipelines"
+
+
+class DoorWork(Work):
+    """The same input and endpoints as the fault matrix, through the door."""
+
+    module = "tests.crash.door_job"
+
+
+def beside(session: int) -> list[int]:
+    """The processes of ours beside the drivers of a session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = path.read_text().rpartition(")")[2].split()
+            command = (path.parent / "cmdline").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(words[3]) == session and "holdfast.doors.beside" in command and words[0] not in "ZX":
+            found.append(int(path.parent.name))
+    return found
+
+
+def end_all(driver: Driver) -> None:
+    """Kill a driver with all that it has started, our process first."""
+    for pid in beside(driver.pid):
+        os.kill(pid, signal.SIGKILL)
+    end(driver)
+
+
+@pytest.mark.contract("T2")
+def test_r3_driver_and_process_killed_between_decision_and_commit(tmp_path: Path) -> None:
+    work = DoorWork(tmp_path / "work", "sqlite")
+    driver = work.start("decision=stop-after@2")
+    try:
+        wait_for(lambda: work.fired() or driver.poll() is not None, "the second decision")
+        assert driver.poll() is None, work.log()
+        wait_for(lambda: [state_of(pid) for pid in beside(driver.pid)] == ["T"], "the pause")
+        assert len(work.records("decision")) == 2 and not work.is_complete(1)
+    finally:
+        end_all(driver)
+    work.run_clean()
+    work.assert_clean()
+    assert status(work).returncode == 0
+
+
+@pytest.mark.contract("T2")
+def test_r1_a_driver_that_was_paused_finds_itself_fenced(tmp_path: Path) -> None:
+    """Java dies in the middle of a task, our process is paused: the next driver goes on, and then it wakes up."""
+    work = DoorWork(tmp_path / "work", "sqlite")
+    driver = work.start("decision=stop@2")
+    try:
+        wait_for(lambda: work.fired() or driver.poll() is not None, "the second decision")
+        (zombie,) = beside(driver.pid)
+        wait_for(lambda: state_of(zombie) == "T", "the pause")
+        end(driver)
+        work.run_clean()
+        os.kill(zombie, signal.SIGCONT)
+        wait_for(lambda: state_of(zombie) in (None, "Z"), "the zombie's end")
+    finally:
+        end_all(driver)
+    work.assert_clean()
+
+
+@contextmanager
+def connect_server(folder: Path) -> Iterator[str]:
+    """A Spark Connect server of its own process, as `start-connect-server.sh` starts it."""
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    conf = {
+        "spark.master": "local[2]", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
+        "spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": port,
+        "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+    }  # fmt: skip
+    command = [SPARK / "bin" / "spark-submit", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+    settings = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
+    log = folder / "server.log"
+    with log.open("wb") as file:
+        server = subprocess.Popen(
+            [*command, *settings, next((SPARK / "jars").glob("spark-connect_*.jar"))],
+            cwd=ROOT, env=environment(), stdout=file, stderr=file, start_new_session=True,
+        )  # fmt: skip
+    try:
+        wait_for(lambda: _listens(port) or server.poll() is not None, "the server")
+        assert server.poll() is None, log.read_text(errors="replace")[-6000:]
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        end_all(server)
+
+
+def _listens(port: int) -> bool:
+    with closing(socket.socket()) as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def environment(**more: str) -> dict[str, str]:
+    env = {
+        **os.environ,
+        "PYTHONPATH": f"{_source()}:{ROOT}",
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(SPARK),
+    }
+    return {**env, "SPARK_LOCAL_IP": "127.0.0.1", **more}
+
+
+def test_spark_connect_by_write_stream_and_by_format(tmp_path: Path) -> None:
+    work = DoorWork(tmp_path / "work", "sqlite")
+    with connect_server(tmp_path) as remote:
+        for number, through in enumerate(("write_stream", "format")):
+            if number:
+                work.add_input(work.checkpoints)
+                work.checkpoints += 1
+            assert work.run(remote=remote, through=through) == 0, (
+                work.log() + (tmp_path / "server.log").read_text()[-4000:]
+            )
+        work.assert_clean()
+    assert status(work).returncode == 0
+
+
+def test_a_declarative_pipeline_killed_in_the_middle_and_run_again(tmp_path: Path) -> None:
+    project = tmp_path / "shop"
+    shutil.copytree(EXAMPLE, project)
+    (project / "in").mkdir()
+    for number in range(3):
+        lines = [json.dumps({"id": i, "word": "oak", "amount": i / 2}) for i in range(number * 50, number * 50 + 50)]
+        (project / "in" / f"{number}.json").write_text("\n".join(lines))
+    once = tmp_path / "once"
+    once.mkdir()
+    killed = pipelines(project, **{faults.VARIABLE: "decision=stop-after@2", faults.ONCE: str(once)})
+    try:
+        wait_for(lambda: (once / "decision").exists() or killed.poll() is not None, "the second decision", 280)
+        assert killed.poll() is None, said(project)
+    finally:
+        end_all(killed)
+    assert 0 < len(rows(project)) < 150
+    run(project)
+    assert sorted(rows(project)) == list(range(150)), said(project)
+    # A full refresh is the user's order to deliver everything again, under another checkpoint location: a take-over.
+    run(project, "--full-refresh-all")
+    assert sorted(rows(project)) == sorted([*range(150), *range(150)]), said(project)
+    table = pyarrow.dataset.dataset(project / "archive", format="parquet").to_table()
+    assert set(table.column("id").to_pylist()) == set(range(150))
+
+
+def pipelines(project: Path, *arguments: str, **more: str) -> subprocess.Popen[bytes]:
+    with (project / "log").open("ab") as log:
+        return subprocess.Popen(
+            [SPARK / "bin" / "spark-pipelines", "run", *arguments], cwd=project, env=environment(**more), stdout=log,
+            stderr=log, start_new_session=True,
+        )  # fmt: skip
+
+
+def run(project: Path, *arguments: str) -> None:
+    process = pipelines(project, *arguments)
+    try:
+        assert process.wait(280) == 0, said(project)
+        deadline = time.monotonic() + 60
+        while beside(process.pid) and time.monotonic() < deadline:  # it completes the last files
+            time.sleep(0.1)
+    finally:
+        end_all(process)
+
+
+def said(project: Path) -> str:
+    return (project / "log").read_text(errors="replace")[-6000:]
+
+
+def rows(project: Path) -> list[int]:
+    with closing(sqlite3.connect(project / "shop.db")) as database:
+        return [row[0] for row in database.execute("SELECT id FROM orders")]

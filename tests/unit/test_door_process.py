@@ -1,0 +1,283 @@
+"""The process beside the driver, for real, killed and paused at every point; this test plays the part of Spark.
+
+tests/integration/test_doors.py and tests/crash/test_doors.py show the same with Spark itself, which takes longer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from holdfast.checkpoint.status import read_status
+from holdfast.core import faults
+from holdfast.doors import jvm as jvms
+from holdfast.doors import orders, talk
+from holdfast.doors.source import Committing, DefaultSource, Told
+from holdfast.errors import ConfigError, EngineError, FencedError, HoldfastError, UndeliveredError
+from tests.crash.processes import state_of, wait_for
+from tests.integration.helpers import ids
+
+SCHEMA = StructType([StructField("id", LongType()), StructField("word", StringType())])
+
+
+class Context:
+    """What a task sees of Spark."""
+
+    tasks = 0
+
+    def __init__(self, batch: int, partition: int) -> None:
+        Context.tasks += 1
+        self._batch, self._partition, self._task = batch, partition, Context.tasks
+
+    def partitionId(self) -> int:
+        return self._partition
+
+    def taskAttemptId(self) -> int:
+        return self._task
+
+    def attemptNumber(self) -> int:
+        return 0
+
+    def getLocalProperty(self, name: str) -> str:
+        return str(self._batch)
+
+
+class Spark:
+    """A driver: its Java process is one that sleeps, its batches have ten rows each."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: str) -> None:
+        self.folder, self.location, self._patch = folder, folder / "checkpoint", monkeypatch
+        for part in ("offsets", "commits"):
+            (self.location / part).mkdir(parents=True, exist_ok=True)
+        self.java = subprocess.Popen(["sleep", "600"])
+        self.jvm = jvms.driver_of(os.getpid())  # replaced below, by one that can be killed
+        self.jvm = jvms.Jvm(self.java.pid, jvms._started(self.java.pid) or "")
+        sinks = [{"sqlite": {"path": str(folder / "out.db"), "table": table}} for table in ("orders", "copy")]
+        self.options = {"name": "door", "checkpointlocation": str(self.location), "sinks": json.dumps(sinks), **options}
+
+    def close(self) -> None:
+        self.java.kill()
+        self.java.wait()
+        wait_for(lambda: not self.place.exists() or not alive(self.place), "the process beside it ends", 30)
+
+    @property
+    def place(self) -> Path:
+        return talk.address(self.jvm, f"file://{self.location}")
+
+    def plan(self, batch: int, schema: StructType = SCHEMA) -> Any:
+        """As Spark does before the tasks."""
+        (self.location / "offsets" / str(batch)).touch()
+        self._patch.setattr(jvms, "driver_of", lambda worker: self.jvm)
+        return DefaultSource(self.options).streamWriter(schema, False)
+
+    def tasks(self, writer: Any, batch: int) -> list[Told | None]:
+        told = []
+        for partition in range(2):
+            self._patch.setattr(orders.TaskContext, "get", lambda n=partition: Context(batch, n))
+            rows = [n for n in range(batch * 10, batch * 10 + 10) if n % 2 == partition]
+            data = pa.RecordBatch.from_pydict({"id": pa.array(rows, pa.int64()), "word": [str(n) for n in rows]})
+            told.append(writer.write(iter([data])))
+        return told
+
+    def commit(self, told: list[Any], batch: int) -> None:
+        """As Spark does after them: abort follows a commit that raised."""
+        self._patch.setattr(jvms, "driver_of", lambda worker: self.jvm)
+        writer = Committing(self.options)
+        try:
+            writer.commit(told, batch)
+        except HoldfastError:
+            writer.abort(told, batch)
+            raise
+        (self.location / "commits" / str(batch)).touch()
+
+    def run(self, *batches: int) -> None:
+        for batch in batches:
+            self.commit(self.tasks(self.plan(batch), batch), batch)
+
+    def decided(self) -> list[int]:
+        files = sorted(
+            (self.location / "holdfast/decisions").glob("*.json"), key=lambda f: [*map(int, f.stem.split("."))]
+        )
+        found = [json.loads(file.read_text())["record"] for file in files]
+        return [record["checkpoint_id"] for record in found if record["kind"] == "decision"]
+
+    def assert_clean(self, batches: int) -> None:
+        """Every row once in both tables, decided once, nothing left in the log."""
+        for table in ("orders", "copy"):
+            assert ids(self.folder / "out.db", table) == list(range(batches * 10))
+        assert self.decided() == list(range(batches))
+        wait_for(lambda: not list((self.location / "holdfast/wal").rglob("*.arrow")), "an empty log")
+        assert not read_status(str(self.location)).pending
+
+
+def alive(place: Path) -> bool:
+    try:
+        talk.ask(place, {"do": "nothing"})
+    except OSError:
+        return False
+    except HoldfastError:
+        return True
+    return True
+
+
+@pytest.fixture
+def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spark]:
+    with closing(Spark(tmp_path, monkeypatch)) as made:
+        yield made
+
+
+def arm(monkeypatch: pytest.MonkeyPatch, folder: Path, fault: str) -> None:
+    once = folder / "once"
+    once.mkdir(exist_ok=True)
+    monkeypatch.setenv(faults.ONCE, str(once))
+    monkeypatch.setenv(faults.VARIABLE, fault)
+
+
+def test_batches_follow_each_other_in_one_generation(spark: Spark) -> None:
+    spark.run(0, 1, 2)
+    spark.assert_clean(3)
+    assert read_status(str(spark.location)).owner.generation == 0
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "decision=kill@2", "decision=kill-after@2", "decision=lost@2", "commit.sink=kill@4", "commit.sink=kill-after@3",
+        "commit.record=kill@4", "commit.record=kill-after@3", "batch.return=kill@2", "batch.return=error@2",
+    ],
+)  # fmt: skip
+def test_r3_killed_at_any_point_the_replay_ends_with_every_row_once(spark, monkeypatch, tmp_path, fault) -> None:
+    arm(monkeypatch, tmp_path, fault)
+    spark.run(0)
+    with pytest.raises(HoldfastError):
+        spark.run(1)
+    monkeypatch.delenv(faults.VARIABLE)
+    before = spark.decided()
+    writer = spark.plan(1)
+    if 1 in before:
+        assert writer._order.sinks is None, "what is decided is not written again"
+    spark.commit(spark.tasks(writer, 1), 1)
+    spark.run(2)
+    spark.assert_clean(3)
+
+
+@pytest.mark.parametrize("fault", ["recovery=kill", "commit.record=kill"])
+def test_killed_in_its_recovery_it_recovers_the_next_time(spark, monkeypatch, tmp_path, fault) -> None:
+    arm(monkeypatch, tmp_path, "decision=kill-after")
+    with pytest.raises(EngineError, match="has ended"):
+        spark.run(0)
+    arm(monkeypatch, tmp_path, fault)
+    with pytest.raises(EngineError, match="has ended"):
+        spark.run(0)
+    monkeypatch.delenv(faults.VARIABLE)
+    spark.run(0, 1)
+    spark.assert_clean(2)
+
+
+def test_r1_a_paused_process_is_fenced_by_another_driver(spark, monkeypatch, tmp_path) -> None:
+    """The zombie: driver and process stop before the decision, another driver goes on, they wake up."""
+    spark.run(0)
+    told = spark.tasks(spark.plan(1), 1)
+    with closing(Spark(tmp_path, monkeypatch)) as other:
+        other.run(1)
+        (other.location / "commits" / "1").unlink()
+        with pytest.raises(FencedError):
+            spark.commit(told, 1)
+        (other.location / "commits" / "1").touch()
+        other.run(2)
+        other.assert_clean(3)
+
+
+def test_r1_tasks_of_a_run_that_was_ended_decide_nothing(spark) -> None:
+    """A query is stopped in the middle of its tasks and started again: what the first ones say late is refused."""
+    spark.run(0)
+    late = spark.tasks(spark.plan(1), 1)
+    told = spark.tasks(spark.plan(1), 1)
+    with pytest.raises(EngineError, match="another run of this query"):
+        Committing(spark.options).commit(late, 1)
+    with pytest.raises(EngineError):
+        spark.commit(told, 1)
+    spark.run(1)
+    spark.assert_clean(2)
+
+
+def test_a_task_of_another_batch_writes_nothing(spark) -> None:
+    writer = spark.plan(0)
+    with pytest.raises(EngineError, match="runs batch 5 with what was prepared for batch 0"):
+        spark.tasks(writer, 5)
+
+
+def test_r7_with_spark_it_ends_and_what_its_last_batch_prepared_is_undone(spark) -> None:
+    spark.run(0)
+    spark.tasks(spark.plan(1), 1)
+    assert list((spark.location / "holdfast/wal").rglob("*.arrow"))
+    spark.java.kill()
+    spark.java.wait()
+    wait_for(lambda: not spark.place.exists(), "the process ends with its driver", 30)
+    assert spark.decided() == [0] and not list((spark.location / "holdfast/wal").rglob("*.arrow"))
+    assert read_status(str(spark.location)).owner.state == "failed"
+
+
+def test_files_that_wait_for_more_rows_are_completed_when_spark_has_ended(tmp_path, monkeypatch) -> None:
+    files = json.dumps([{"files": {"path": str(tmp_path / "out"), "format": "json"}}])
+    with closing(Spark(tmp_path, monkeypatch, sinks=files)) as spark:
+        spark.run(0, 1)
+        assert not list((tmp_path / "out").glob("*.json*"))
+    rows = [json.loads(line) for file in (tmp_path / "out").glob("*.json*") for line in file.read_text().splitlines()]
+    assert sorted(row["id"] for row in rows) == list(range(20))
+
+
+def test_another_schema_or_other_options_are_a_run_of_their_own(spark) -> None:
+    spark.run(0)
+    spark.options = {**spark.options, "draintimeout": "9s"}
+    spark.run(1)
+    assert read_status(str(spark.location)).owner.generation == 1
+    spark.assert_clean(2)
+
+
+def test_options_are_checked_before_anything_is_claimed(spark) -> None:
+    spark.options["sinks"] = "[]"
+    with pytest.raises(ConfigError):
+        spark.plan(0)
+    assert not (spark.location / "holdfast").exists()
+
+
+def test_d8_a_sink_that_lags_keeps_its_batch_from_ending(tmp_path, monkeypatch) -> None:
+    own = {"class": "tests.integration.door_sinks.Lags", "options": {"folder": str(tmp_path)}}
+    sinks = json.dumps([{"python": own}])
+    (tmp_path / "down").touch()
+    with closing(Spark(tmp_path, monkeypatch, sinks=sinks, draintimeout="0.5s")) as spark:
+        with pytest.raises(UndeliveredError):
+            spark.run(0)
+        (tmp_path / "down").unlink()
+        spark.run(0)
+    assert sorted(map(int, (tmp_path / "sent").read_text().split())) == list(range(10))
+
+
+def test_nobody_else_may_reach_the_sockets(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(talk.tempfile, "gettempdir", lambda: str(tmp_path))
+    made = talk.folder()
+    assert made.stat().st_mode & 0o077 == 0
+    made.chmod(0o755)
+    with pytest.raises(EngineError, match="nobody else can enter"):
+        talk.folder()
+
+
+def test_a_process_that_is_gone_is_not_taken_for_another_of_its_number() -> None:
+    java = subprocess.Popen(["sleep", "600"])
+    found = jvms.Jvm(java.pid, jvms._started(java.pid) or "")
+    assert found.alive and not jvms.Jvm(java.pid, "another time").alive
+    java.send_signal(signal.SIGKILL)
+    wait_for(lambda: state_of(java.pid) == "Z", "a process that nobody has waited for")
+    assert not found.alive
+    java.wait()
