@@ -22,7 +22,6 @@ def test_r4_whatever_happens_to_executors_every_row_is_delivered_once(
         assert not mortal
         return request.getfixturevalue(name)
 
-    spark_cluster.mend()
     with work_for(case, tmp_path / "work", server) as work:
         case.scenario(work)
 

@@ -54,7 +54,9 @@ def work_for(case: Case, folder: Path, server: Callable[[str, bool], Any]) -> It
     mortal = case.point in SERVER_KILLED
     with _work(case, folder, lambda name: server(name, mortal)) as work:
         if case.point == cluster_scenarios.POINT:
-            work.spark_cluster = server("spark_cluster", False)
+            cluster = server("spark_cluster", False)
+            cluster.mend()
+            work.spark_cluster = cluster
         yield work
 
 

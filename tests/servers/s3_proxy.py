@@ -14,9 +14,9 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 #: seconds that an answer takes
-LATENCY = 0.02
+LATENCY = 0.005
 #: one in so many requests is not done, and one in so many is done and not told; the two never meet
-REFUSED, LOST = 23, 37
+REFUSED, LOST = 41, 61
 _SLOW = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 #: of the connection, not of the message
 _HOP = {"connection", "keep-alive", "transfer-encoding", "expect", "content-length"}

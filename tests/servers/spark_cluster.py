@@ -53,15 +53,14 @@ class SparkCluster:
         self._names: dict[int, str] = {}
         self._leaving: set[int] = set()
         self._made = 0
-        self.url = self.rest_url = ""
+        self.url = ""
         folder.mkdir(parents=True, exist_ok=True)
 
     # -- its life ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """The master, then two workers."""
-        rest = {"spark.master.rest.enabled": "true", "spark.master.rest.port": "0"}
-        self._master = self._launch("master", "org.apache.spark.deploy.master.Master", ["--port", "0"], rest)
+        self._master = self._launch("master", "org.apache.spark.deploy.master.Master", ["--port", "0"])
         self.url = self._said("master", r"Starting Spark master at (spark://\S+)")
         for _ in range(2):
             self.add_worker()
@@ -75,10 +74,8 @@ class SparkCluster:
         self._workers[worker.pid], self._names[worker.pid] = worker, name
         self._said(name, r"Successfully registered with master (\S+)")
 
-    def _launch(
-        self, name: str, kind: str, arguments: list[str], settings: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[bytes]:
-        options = [*_SMALL, *(f"-D{key}={value}" for key, value in {**_SETTINGS, **(settings or {})}.items())]
+    def _launch(self, name: str, kind: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+        options = [*_SMALL, *(f"-D{key}={value}" for key, value in _SETTINGS.items())]
         env = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_", "PYTHONPATH"))}
         env |= {"SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
         env["SPARK_DAEMON_JAVA_OPTS"] = " ".join(options)

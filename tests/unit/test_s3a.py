@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from holdfast.checkpoint import s3a
 from holdfast.checkpoint.object_store import ObjectStorage
+from holdfast.committers.sql import SqlCheckpointCommitter
 from holdfast.connectors.files.rolling import Rolling
 from holdfast.connectors.files.sink import FileSink
 from holdfast.errors import HoldfastError
-from tests.unit.inprocess import Engine
+from tests.unit.inprocess import Endpoint, Engine, SendingSink
 
 SECRET = "word-that-nobody-may-see"
 
@@ -34,16 +36,19 @@ def spark_conf(server: str) -> dict[str, str]:
 
 
 def test_a_pipeline_on_s3a_needs_nothing_but_sparks_settings(
-    bucket: str, s3_server: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    bucket: str, s3_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log and the files; the environment would lead to a server that is not there."""
+    """The log, write-ahead rows in it, and the files; the environment would lead to a server that is not there."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     s3a.use(s3a.read_settings(spark_conf(s3_server).get))
     sink = FileSink(f"s3a://{bucket}/out", rolling=Rolling(age="0s"))
-    engine = Engine(f"s3a://{bucket}/ck/holdfast", sink)
+    endpoint = Endpoint()
+    sending = SendingSink(endpoint, SqlCheckpointCommitter(f"sqlite:///{tmp_path}/marks.db"))
+    engine = Engine(f"s3a://{bucket}/ck/holdfast", sink, sending)
     engine.run(0, [1, 2])
+    assert sorted(endpoint.rows) == [1, 2]
     storage = ObjectStorage(f"s3a://{bucket}")
     names = storage.walk("")
     assert len([name for name in names if name.endswith(".parquet")]) == 1

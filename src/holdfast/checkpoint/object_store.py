@@ -57,7 +57,8 @@ class ObjectStorage:
         except ValueError as error:
             raise ConfigError(f"checkpoint location {location!r}: {error}") from error
         self._root = rest.rstrip("/")
-        self.url = f"{scheme}://{self._root}"
+        # What is opened again by this, in tasks and by sinks, must come to the same credentials.
+        self.url = f"{'s3a' if hadoop else scheme}://{self._root}"
         self.longest = _LONGEST_KEY - len(f"{self._root.partition('/')[2]}/".lstrip("/").encode())
 
     def _path(self, name: str) -> str:
