@@ -147,6 +147,8 @@ def test_spark_connect_by_write_stream_and_by_format(tmp_path: Path) -> None:
 def test_a_declarative_pipeline_killed_in_the_middle_and_run_again(tmp_path: Path) -> None:
     project = tmp_path / "shop"
     shutil.copytree(EXAMPLE, project)
+    spec = project / "spark-pipeline.yml"
+    spec.write_text(spec.read_text().replace("file:///data/shop", f"file://{project}"))
     (project / "in").mkdir()
     for number in range(3):
         lines = [json.dumps({"id": i, "word": "oak", "amount": i / 2}) for i in range(number * 50, number * 50 + 50)]

@@ -6,7 +6,6 @@ tests/integration/test_doors.py and tests/crash/test_doors.py show the same with
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -60,7 +59,6 @@ class Spark:
         for part in ("offsets", "commits"):
             (self.location / part).mkdir(parents=True, exist_ok=True)
         self.java = subprocess.Popen(["sleep", "600"])
-        self.jvm = jvms.driver_of(os.getpid())  # replaced below, by one that can be killed
         self.jvm = jvms.Jvm(self.java.pid, jvms._started(self.java.pid) or "")
         sinks = [{"sqlite": {"path": str(folder / "out.db"), "table": table}} for table in ("orders", "copy")]
         self.options = {"name": "door", "checkpointlocation": str(self.location), "sinks": json.dumps(sinks), **options}
@@ -271,6 +269,19 @@ def test_nobody_else_may_reach_the_sockets(tmp_path, monkeypatch) -> None:
     made.chmod(0o755)
     with pytest.raises(EngineError, match="nobody else can enter"):
         talk.folder()
+
+
+@pytest.mark.parametrize("module", ["pyspark.daemon", "holdfast.spark.daemon"])
+def test_the_driver_is_found_above_the_process_that_forks_workers(monkeypatch, module) -> None:
+    above = {40: 30, 30: 20, 20: 1}
+    commands = {
+        30: ["/env/bin/python3", "-m", module, "pyspark.worker", ""],
+        20: ["/jre/bin/java", "-cp", "x", "-m", ""],
+    }
+    monkeypatch.setattr(jvms, "_parent", above.__getitem__)
+    monkeypatch.setattr(jvms, "_command", commands.__getitem__)
+    monkeypatch.setattr(jvms, "_started", lambda pid: f"when {pid} was")
+    assert jvms.driver_of(40) == jvms.driver_of(30) == jvms.Jvm(20, "when 20 was")
 
 
 def test_a_process_that_is_gone_is_not_taken_for_another_of_its_number() -> None:

@@ -30,9 +30,14 @@ class Jvm:
 def driver_of(worker: int) -> Jvm:
     """The JVM above a worker process: between them there may be the process that Spark forks workers from."""
     pid = _parent(worker)
-    while "-m" in (words := _command(pid)) and words[words.index("-m") + 1].startswith("pyspark."):
+    while _is_python(_command(pid)):
         pid = _parent(pid)
     return Jvm(pid, _started(pid) or "")
+
+
+def _is_python(words: list[str]) -> bool:
+    """Whether a process is one that workers are forked from: `python -m MODULE`, of Spark or of ours."""
+    return Path(words[0]).name != "java" and "-m" in words
 
 
 def refuse_speculation(jvm: Jvm) -> None:
