@@ -20,6 +20,7 @@ from holdfast.core.model import Committable, Outcome
 from holdfast.core.naming import Task
 from holdfast.core.repair import Replayed
 from holdfast.core.retry import Retry
+from holdfast.errors import LostError
 from holdfast.sinks.lanes import WHOLE, Lanes
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
@@ -253,6 +254,20 @@ class PreparingSink(TwoPhaseCommitSink):
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         self.endpoint.call("aborted", checkpoint_id)
+
+
+class LosingSink(PreparingSink):
+    """Its endpoint drops the first transaction of a checkpoint after the decision, once."""
+
+    repairable = True
+    dropped = False
+
+    def commit(self, checkpoint_id: int, committables: Any, tasks: Any) -> Outcome | None:
+        if not self.dropped:
+            self.dropped = True
+            del self.endpoint.prepared[committables[0]["token"]]
+            raise LostError("dropped", [committables[0]])
+        return super().commit(checkpoint_id, committables, tasks)
 
 
 class SendingSink(WriteAheadSink):

@@ -20,7 +20,7 @@ from holdfast.errors import LostError, RecordError, RowError
 from holdfast.sinks.dead_letters import KeptLetters, _Keep
 from holdfast.sinks.lanes import Lane
 from holdfast.sinks.letters import KEPT, SCHEMA, contents, read_row
-from tests.unit.inprocess import Endpoint, Engine, InProcessBatch, PreparingSink
+from tests.unit.inprocess import Endpoint, Engine, InProcessBatch, LosingSink, PreparingSink
 
 ODD = Lane(((0, "id"),), reject=1, rule="id % 2 = 1")
 
@@ -189,18 +189,8 @@ def test_the_row_itself_is_kept_with_its_letter(tmp_path: Path) -> None:
     assert not [file for file in run.files("wal") if KeptLetters.name in file], "the log forgets them"
 
 
-class Losing(Picky):
-    """Its endpoint drops the first transaction after the decision, once."""
-
-    repairable = True
-    dropped = False
-
-    def commit(self, checkpoint_id: int, committables: Any, tasks: Any) -> Outcome | None:
-        if not self.dropped:
-            self.dropped = True
-            del self.endpoint.prepared[committables[0]["token"]]
-            raise LostError("dropped", [committables[0]])
-        return super().commit(checkpoint_id, committables, tasks)
+class Losing(LosingSink, Picky):
+    """Picky, and its endpoint drops a transaction."""
 
 
 def test_a_repair_leaves_out_what_was_set_aside_and_makes_no_second_letter(tmp_path: Path) -> None:

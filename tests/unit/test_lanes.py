@@ -9,10 +9,8 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.core.model import Outcome
-from holdfast.errors import LostError
 from holdfast.sinks.lanes import Lane
-from tests.unit.inprocess import Endpoint, Engine, PreparingSink
+from tests.unit.inprocess import Endpoint, Engine, LosingSink, PreparingSink
 
 BATCH = pa.RecordBatch.from_pydict(
     {
@@ -79,20 +77,6 @@ def test_each_sink_gets_its_own_rows_and_one_without_any_opens_nothing(tmp_path:
     assert all(c.bytes == 8 for c in decided.of("even")), "bytes are those of its own rows"
     engine.run(1, [numbered(12, 13)], lanes=lanes)
     assert [end.rows for end in ends] == [[2, 4, 12], [12, 13], [1, 2, 3, 4, 12, 13]]
-
-
-class LosingSink(PreparingSink):
-    """Its endpoint drops the first transaction of a checkpoint after the decision, once."""
-
-    repairable = True
-    dropped = False
-
-    def commit(self, checkpoint_id: int, committables: Any, tasks: Any) -> Outcome | None:
-        if not self.dropped:
-            self.dropped = True
-            del self.endpoint.prepared[committables[0]["token"]]
-            raise LostError("dropped", [committables[0]])
-        return super().commit(checkpoint_id, committables, tasks)
 
 
 @pytest.mark.parametrize("lost", ["even", "big"])
