@@ -60,14 +60,14 @@ PROTOCOL = (
     ),
     mutant(
         "the replay: a decided batch is written again",
-        "checkpoint/coordinator.py",
+        "checkpoint/micro_batch.py",
         "if checkpoint_id in self._log.facts.decided:",
         "if False:",
         f"{CRASH}[06-write-ahead-error]",
     ),
     mutant(
         "the replay: a replayed batch is not run",
-        "checkpoint/coordinator.py",
+        "checkpoint/micro_batch.py",
         "batch.drain()",
         "pass",
         "tests/crash/test_stateful.py",
@@ -85,13 +85,13 @@ KERNEL = (
     ),
     mutant(
         "loops: a batch does not wait for a sink that may not lag",
-        "checkpoint/coordinator.py",
+        "checkpoint/micro_batch.py",
         "until(lambda d: d.sink.may_lag or d.done_through(checkpoint_id - (1 if d.sink.overlaps else 0)))",
         "self._waiting.raise_failure()",
     ),
     mutant(
         "loops: a sink that overlaps may be many checkpoints behind",
-        "checkpoint/coordinator.py",
+        "checkpoint/micro_batch.py",
         "(1 if d.sink.overlaps else 0)",
         "(9 if d.sink.overlaps else 0)",
     ),
@@ -131,8 +131,8 @@ KERNEL = (
     mutant("a loop's failure is not raised", "checkpoint/waiting.py", "raise self.failure\n", "return\n"),
     mutant(
         "the end of a bounded run does not drain",
-        "checkpoint/coordinator.py",
-        "if self._bounded:",
+        "checkpoint/micro_batch.py",
+        "if self._drain_timeout is not None:",
         "if False:",
     ),
     mutant(
@@ -151,7 +151,7 @@ KERNEL = (
     ),
     mutant(
         "sweeps: tasks run beside one that hangs",
-        "checkpoint/coordinator.py",
+        "checkpoint/micro_batch.py",
         "raise hanging from error",
         "pass",
         "tests/unit/test_hanging_sweeps.py",

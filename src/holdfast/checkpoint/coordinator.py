@@ -1,7 +1,6 @@
-"""The driver's loop: recover, run tasks, decide, wait for whom it must wait (design: "The driver's loop").
+"""The life of a query run: claim, fence, recover, begin delivery, then batches and timer (design: "The driver's loop").
 
-Committing is not done here: every sink has a delivery loop of its own (rule 13). The batch waits for those sinks whose
-prepared work can expire, and for the others that may not lag to be at most one checkpoint behind.
+What is done is elsewhere: `micro_batch.py` runs a batch, each sink's `delivery.py` commits (rule 13), `ending.py` ends.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from holdfast.checkpoint.delivery import Delivery
 from holdfast.checkpoint.ending import Ending
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.loops import Loops, Threads
-from holdfast.checkpoint.origin import Ahead, Origin
-from holdfast.checkpoint.phases import Phases
+from holdfast.checkpoint.micro_batch import MicroBatches
+from holdfast.checkpoint.origin import Origin
 from holdfast.checkpoint.ports import Batch, EnginePosition, Run, Sink, Tasks
-from holdfast.checkpoint.prepare import Preparation, Prepared, undone
+from holdfast.checkpoint.prepare import undone
 from holdfast.checkpoint.pulse import AtWork
 from holdfast.checkpoint.repair import Repairs
 from holdfast.checkpoint.retrying import Retrying, Starting
@@ -35,11 +34,10 @@ from holdfast.checkpoint.story import Story
 from holdfast.checkpoint.sweeps import Sweeps
 from holdfast.checkpoint.waiting import Waiting
 from holdfast.core import faults
-from holdfast.core.model import CheckpointId, Decided, Outcome
-from holdfast.core.recovery import Moment, OwedCommit, complete_through, plan_recovery
+from holdfast.core.model import CheckpointId, Outcome
+from holdfast.core.recovery import OwedCommit, complete_through, plan_recovery
 from holdfast.core.retry import Retry
-from holdfast.core.states import Event, State, advance
-from holdfast.errors import FencedError, HoldfastError, LostError, UndeliveredError
+from holdfast.errors import HoldfastError, LostError, UndeliveredError
 
 logger = logging.getLogger("holdfast")
 
@@ -69,8 +67,6 @@ class Coordinator:
         self._set = SinkSet(log, self._sinks, delivery)
         # At-least-once may double rows but never refuses to go on: a foreign or newer ledger is simply set aside.
         self._take_over = take_over or delivery == "at-least-once"
-        #: the run ends by itself when its input does: then nothing may be left behind
-        self._bounded, self._drain_timeout = bounded, drain_timeout
         #: what endpoints dropped after the decision
         self._lost: dict[OwedCommit, LostError] = {}
         self._sending = SendAgain(log)
@@ -78,9 +74,6 @@ class Coordinator:
         self._replays = Replays(log, self._sinks, tasks, letters)
         retrying = Retrying(self._retry, self._loops, clock)
         self._retrying = retrying
-        self._preparation = Preparation(
-            self._set, tasks, retrying=retrying, undo=self._abort, letters=letters, replays=self._replays
-        )
         self._waiting = Waiting(log, self._sinks, retrying)
         #: where Spark's part of the checkpoint is, and who takes savepoints of it; None: nobody does
         self._desk = None if location is None else Desk(log, location, clock)
@@ -100,6 +93,20 @@ class Coordinator:
         )
         self._ending = Ending(
             log, self._set, tasks, loops=self._loops, clock=clock, waiting=self._waiting, sweeps=self._sweeps
+        )
+        self._batches = MicroBatches(
+            log,
+            self._set,
+            tasks,
+            retrying=retrying,
+            waiting=self._waiting,
+            sweeps=self._sweeps,
+            repairs=self._repairs,
+            replays=self._replays,
+            sending=self._sending,
+            letters=letters,
+            between=None if self._desk is None else partial(self._desk.serve, self._ending.settle),
+            drain_timeout=drain_timeout if bounded else None,
         )
         self.run_info: Run | None = None
 
@@ -144,6 +151,7 @@ class Coordinator:
                 self._begin_delivery(swept=taking_over)
                 self._waiting.until(lambda d: d.sink.may_lag or d.done_through(self._waiting.newest))
                 self._repairs.check(position.committed)
+                self._batches.begin(self.run_info, self._story, self._origin)
         except BaseException as error:
             undone([lambda: self.close(wait=5.0)], error)
             raise
@@ -224,6 +232,10 @@ class Coordinator:
         if self.run_info is not None:
             self._story.keyed_state(found)
 
+    def run(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
+        """One micro-batch. Returning means that Spark may commit it."""
+        self._batches.run(checkpoint_id, batch)
+
     # -- the end of a run -------------------------------------------------------------------------------------------
 
     def hurry(self) -> None:
@@ -249,152 +261,3 @@ class Coordinator:
     def close(self, wait: float, *, sweep: bool = False) -> list[str]:
         """The run is over; every sink is closed but those that are stuck in their endpoint, whose names are given."""
         return self._ending.close(wait, sweep=sweep)
-
-    # -- one batch --------------------------------------------------------------------------------------------------
-
-    def run(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
-        """One micro-batch. Returning means that Spark may commit it."""
-        self._waiting.raise_failure()
-        self._log.ensure_not_fenced()
-        self._repairs.check(checkpoint_id - 1)
-        with self._waiting.batch(self._sweeps.blame):
-            if self._desk is not None:
-                self._desk.serve(self._ending.settle)
-            if checkpoint_id in self._log.facts.decided:
-                self._replay(checkpoint_id, batch)
-            else:
-                refusals.check_not_stale(self._log, checkpoint_id)
-                self._write(checkpoint_id, batch)
-        self._log.prune()
-        # Spark would stop a fenced driver too, when it writes its own commit, but its error names no way out.
-        self._log.ensure_not_fenced()
-        with faults.point("batch.return"):
-            return
-
-    def _write(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
-        assert self.run_info is not None
-        clock = Phases(self._clock)
-        started, state = clock.started, State.RUNNING
-        try:
-            self._sweeps.perform(Moment.BATCH)
-            self._waiting.make_room()
-            with clock.phase("tasks"):
-                prepared = self._skip(checkpoint_id, batch) or self._preparation.run(
-                    self.run_info, checkpoint_id, batch, started
-                )
-        except BaseException as error:
-            failed = advance(state, Event.FAIL)
-            undone([partial(self._story.failed, checkpoint_id, failed, started, error)], error)
-            self._blame_the_fence(error)
-            raise
-        state = advance(state, Event.PREPARE)
-        with clock.phase("decide"):
-            decided = self._decide(checkpoint_id, prepared, started)
-        state = advance(state, Event.DECIDE)
-        # Always, since a loop that was awake may have committed it by now; and not before there is a decision, since
-        # what is not decided looks complete.
-        for delivery in self.deliveries:
-            delivery.expect(checkpoint_id)
-        refusals.warn_of_timeouts(self._sinks, self._clock() - started / 1000)
-        self._deliver(checkpoint_id, clock)
-        self._repair(checkpoint_id, batch, clock)
-        self._story.decided(checkpoint_id, state, clock, prepared.reports, decided)
-        self._drain_if_bounded(checkpoint_id)
-
-    def _skip(self, checkpoint_id: CheckpointId, batch: Batch) -> Prepared | None:
-        """The first batch of a lineage that leaves out what sinks have already: nothing, if it proves equal to that."""
-        origin = self._origin
-        if origin is None or origin.ahead is not Ahead.SKIP or checkpoint_id != origin.checkpoint_id + 1:
-            return None
-        if not origin.further:
-            return None
-        for name, expected in origin.proof([sink.name for sink in self._sinks]).items():
-            refusals.check_equal(name, expected, batch.digests(name))
-        logger.info("checkpoint %d is what sinks have already, and is left out", checkpoint_id)
-        return Prepared([], [], self._set.snapshot(checkpoint_id))
-
-    def _decide(self, checkpoint_id: CheckpointId, prepared: Prepared, started: int) -> Decided:
-        names = [sink.name for sink in self._sinks]
-        further = self._sending.committables(names, prepared.committables)
-        everything = [*prepared.committables, *further]
-        try:
-            with faults.point("decision"):
-                decided = self._log.decide(checkpoint_id, names, everything, timestamp=started, state=prepared.state)
-            self._replays.decided(checkpoint_id)
-            if further:
-                self._sending.done(names, checkpoint_id)
-            return decided
-        except FencedError as error:
-            # Only here is it certain that there is no decision. After any other error there may be one: clean up
-            # nothing, let the restart read the log.
-            undone([partial(self._abort, checkpoint_id, error)], error)
-            fenced = advance(State.PREPARED, Event.FENCE)
-            undone([partial(self._story.failed, checkpoint_id, fenced, started, error)], error)
-            raise
-
-    def _replay(self, checkpoint_id: CheckpointId, batch: Batch) -> None:
-        """Spark runs a decided batch again: write nothing, finish the commits, let state and watermark advance."""
-        clock = Phases(self._clock)
-        self._sweeps.perform(Moment.BATCH)
-        self._deliver(checkpoint_id, clock)
-        if self._repairs.needed(checkpoint_id):
-            self._repair(checkpoint_id, batch, clock)
-        else:
-            batch.drain()
-        self._story.replayed(checkpoint_id, clock.started)
-        self._drain_if_bounded(checkpoint_id)
-
-    def _repair(self, checkpoint_id: CheckpointId, batch: Batch, clock: Phases) -> None:
-        """Produce again what an endpoint dropped between decision and commit, as the batch is at hand (P5)."""
-        if not self._repairs.needed(checkpoint_id):
-            return
-        assert self.run_info is not None
-        self._repairs.check(checkpoint_id - 1)
-        try:
-            with clock.phase("repair"):
-                repaired = self._repairs.repair(checkpoint_id, batch, self.run_info)
-        except BaseException as error:
-            # Nothing of the repair is recorded, or all of it: the sweep knows which, unless the store did not say.
-            if not self._log.in_doubt:
-                undone([lambda: self._sweeps.perform(Moment.FAILED)], error)
-            raise
-        self._story.repaired(checkpoint_id, repaired)
-        self._deliver(checkpoint_id, clock)
-        self._repairs.check(checkpoint_id)
-
-    def _abort(self, checkpoint_id: CheckpointId, error: BaseException) -> None:
-        """Undo what the tasks prepared and tell every sink (S6); errors here must not hide the first one."""
-        steps: list[Callable[[], Any]] = [lambda: self._sweeps.perform(Moment.FAILED)]
-        steps += [lambda s=sink: s.notify_checkpoint_aborted(checkpoint_id) for sink in self._sinks]  # type: ignore[misc]
-        undone(steps, error)
-        if (hanging := self._sweeps.blame()) is not None:
-            raise hanging from error  # tasks that run again would be undone by it
-
-    def _blame_the_fence(self, error: BaseException) -> None:
-        """A successor undoes what a paused driver prepared, and then anything can fail: name the reason instead."""
-        try:
-            self._log.ensure_not_fenced()
-        except FencedError as reason:
-            if reason is not error and isinstance(error, Exception):
-                raise reason from error
-        except Exception as problem:  # noqa: BLE001  attached to the error that is on its way up
-            error.add_note(f"while looking for a newer driver: {type(problem).__name__}: {problem}")
-
-    # -- committing -------------------------------------------------------------------------------------------------
-
-    def _deliver(self, checkpoint_id: CheckpointId, clock: Phases) -> None:
-        """The loops commit; wait for those that may not lag: for this checkpoint, or for all before it."""
-        until = self._waiting.until
-        with clock.phase("commit"):
-            self._loops.wake()
-            until(lambda d: d.sink.may_lag or d.done_through(checkpoint_id - (1 if d.sink.overlaps else 0)))
-        with clock.phase("notify"):
-            if not any(action.checkpoint_id == checkpoint_id for action in self.pending):
-                self._loops.wake()  # whoever committed before the others rests until then
-                until(lambda d: d.sink.may_lag or d.sink.overlaps or d.notified(checkpoint_id))
-
-    def _drain_if_bounded(self, checkpoint_id: CheckpointId) -> None:
-        if self._bounded:
-            self._waiting.drain_or_raise(self._drain_timeout)
-            # What is lost counts as done to a loop. No replay can bring it back when the run is over.
-            self._repairs.check(checkpoint_id)
