@@ -39,6 +39,7 @@ PARTS = {
         "tests/integration/test_partitions.py",
         "tests/integration/test_write_stream.py",
         "tests/integration/test_failures.py",
+        "tests/integration/test_session.py::TestSparksOwnCheckpointFiles",
     ),
     "files": ("tests/integration/test_file_sink.py",),
     "PostgreSQL": ("tests/integration/test_postgres_spark.py",),
