@@ -83,6 +83,13 @@ def test_a_live_query_is_left_alone(tmp_path) -> None:
         plan_rewind(str(tmp_path / "ck"), to=0, ahead=Ahead.REDELIVER)
 
 
+def test_the_state_of_a_live_query_is_not_read(tmp_path) -> None:
+    engine = SavedEngine(tmp_path / "ck", sink(tmp_path))
+    engine.run(0, [1])
+    told = CliRunner().invoke(app, ["state", str(tmp_path / "ck")])
+    assert told.exit_code == 1 and "holdfast state SAVEPOINT" in " ".join(told.stderr.split())
+
+
 @pytest.mark.parametrize("to", [2, 7])
 def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(tmp_path, to: int) -> None:
     stopped(tmp_path)
