@@ -7,6 +7,7 @@ Python workers, and `/proc` counts the CPU seconds of every thread of the JVM by
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import re
@@ -37,13 +38,14 @@ JAVA = (
 PYTHON = (
     ("librdkafka: sending (its own threads)", r"rd_kafka_thread_main|rd_kafka_broker"),
     ("librdkafka: taking rows", r"\bproduce \(|rd_kafka_produce"),
-    ("waiting for rows to be sent", r"\bflush \("),
     ("digest of rows", r"digest\.py"),
     ("messages, partitions", r"producer/arrow\.py|partitioner\.py"),
     ("reading Arrow batches from Spark", r"read_record_batch|serializers\.py|\bread_with_length|\bload_stream"),
     ("collecting garbage", r"spare_collector|_freeze"),
 )
-_THREAD = re.compile(r"[-#\s]*\d.*$")
+_NUMBER = re.compile(r"[-#\s]*\d+$")
+#: py-spy takes a thread that waits in native code for one that runs.
+_WAITING = re.compile(r"^(read|poll|epoll_wait|recv|select|futex\S*|pthread_cond_\S*|nanosleep|clock_nanosleep) \(libc")
 
 
 def share(stacks: Counter[str], groups: tuple[tuple[str, str], ...]) -> list[tuple[str, float]]:
@@ -61,14 +63,16 @@ def share(stacks: Counter[str], groups: tuple[tuple[str, str], ...]) -> list[tup
     return [(name, count / total) for name, count in found.most_common()]
 
 
-def java_stacks(recording: Path, jfr: str) -> Counter[str]:
-    """Stacks of threads that ran, deepest frame first, from a flight recording."""
+def java_stacks(recording: Path, jfr: str, since: float) -> Counter[str]:
+    """Stacks of threads that ran from then on, deepest frame first, from a flight recording."""
     told = subprocess.run(
         [jfr, "print", "--json", "--stack-depth", "64", "--events", "jdk.ExecutionSample", str(recording)],
         check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
     stacks: Counter[str] = Counter()
     for event in json.loads(told)["recording"]["events"]:
+        if datetime.datetime.fromisoformat(event["values"]["startTime"]).timestamp() < since:
+            continue
         frames = (event["values"].get("stackTrace") or {}).get("frames") or []
         names = [f"{f['method']['type']['name']}.{f['method']['name']}" for f in frames]
         stacks[";".join(name.replace("/", ".") for name in names)] += 1
@@ -76,11 +80,13 @@ def java_stacks(recording: Path, jfr: str) -> Counter[str]:
 
 
 def python_stacks(raw: str) -> Counter[str]:
-    """Of py-spy's raw form, `outermost;...;deepest count`, deepest frame first."""
+    """Of py-spy's raw form, `outermost;...;deepest count`, deepest frame first; of threads that do not wait."""
     stacks: Counter[str] = Counter()
     for line in raw.splitlines():
         frames, _, count = line.rpartition(" ")
-        stacks[";".join(reversed(frames.split(";")))] += int(count)
+        stack = ";".join(reversed(frames.split(";")))
+        if _WAITING.match(stack) is None:
+            stacks[stack] += int(count)
     return stacks
 
 
@@ -93,7 +99,7 @@ def threads_of(pid: int) -> dict[str, float]:
         except (FileNotFoundError, ProcessLookupError):
             continue
         name, fields = text[text.index("(") + 1 : text.rindex(")")], text.rpartition(")")[2].split()
-        used[_THREAD.sub("", name)] += sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+        used[_NUMBER.sub("", name)] += sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
     return dict(used)
 
 
@@ -142,6 +148,7 @@ def profile(options: argparse.Namespace, folder: Path) -> list[str]:
             time.sleep(0.2)
         [java] = children(process.pid, "java")
         daemon = min(children(java, "python"))
+        since = time.time()
         seen, before, threads = topics.ends(target), cpu_of(process.pid, broker.pid), threads_of(java)
         command = [str(spy), "record", "--pid", str(daemon), "--subprocesses", "--native", "--threads"]
         spying = subprocess.Popen(
@@ -160,7 +167,7 @@ def profile(options: argparse.Namespace, folder: Path) -> list[str]:
     spent = sorted(((later[n] - threads.get(n, 0.0)) / rows, n) for n in later)
     lines += [f"  {seconds:6.2f}  {name}" for seconds, name in reversed(spent) if seconds >= 0.01]
     for title, stacks, groups in (
-        ("JVM, threads that ran (flight recorder, the whole run)", java_stacks(recording, jfr), JAVA),
+        ("JVM, threads that ran (flight recorder)", java_stacks(recording, jfr, since), JAVA),
         ("Python workers (py-spy)", python_stacks(raw.read_text()), PYTHON),
     ):
         lines += ["", title, *(f"  {part:6.1%}  {name}" for name, part in share(stacks, groups))]

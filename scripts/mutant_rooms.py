@@ -242,6 +242,27 @@ TAKEN_OVER = (
         FILES_AFTER,
     ),
     mutant(
+        "take-over: a run that took the name undoes what its successor prepares, too",
+        "connectors/postgres/sink.py",
+        "self._sweeps_all = False\n self._choose(connection)",
+        "self._choose(connection)",
+        "tests/integration/test_postgres_decided.py",
+    ),
+    mutant(
+        "postgres: staged text is compared as its type is",
+        "connectors/postgres/table.py",
+        "return declare(self.name, self.type.spelled, self.collation)",
+        "return declare(self.name, self.type.spelled, None)",
+        "tests/integration/test_postgres_collations.py",
+    ),
+    mutant(
+        "start: a sink that hangs is waited for",
+        "checkpoint/retrying.py",
+        "if not self.loops.call(sink.name, do, patience, lambda: False):",
+        "if do() is not None:",
+        "tests/unit/test_hanging_sweeps.py",
+    ),
+    mutant(
         "take-over: the second sweep forgets how far others got",
         "connectors/files/starting.py",
         "marks = read_marks(folder, LEDGER, ASIDE)",

@@ -41,3 +41,15 @@ def spark() -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def rocksdb(spark: SparkSession) -> Iterator[SparkSession]:
+    """The same Spark, which keeps state in RocksDB for one test."""
+    import holdfast as hf
+    from holdfast.spark.session import STATES
+
+    before = {key: spark.conf.get(key, None) for key in STATES["rocksdb"]}
+    yield hf.session("tests", state="rocksdb")
+    for key, value in before.items():
+        spark.conf.unset(key) if value is None else spark.conf.set(key, value)

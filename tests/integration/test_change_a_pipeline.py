@@ -61,9 +61,9 @@ def test_a_query_with_state_keeps_its_partitions_and_its_keys(spark, tmp_path: P
 
 def test_new_partitions_of_a_topic_are_read_from_their_beginning(spark, tmp_path: Path, kafka, topic) -> None:
     source = topic("grown", 1)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap})
 
     def send(numbers: range, partition: int) -> None:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap})  # a new one knows the partitions of now
         for number in numbers:
             producer.produce(source, str(number), partition=partition)
         assert producer.flush(30) == 0

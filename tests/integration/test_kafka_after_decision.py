@@ -254,6 +254,27 @@ class TestTakeOver:
         for local in (first, sealed, stranger, second, third):
             local.sink.close()
 
+    def test_who_takes_the_name_from_a_running_query_keeps_what_it_prepares(self, kafka, topic, tmp_path) -> None:
+        """Rule 2: the run that took over before sweeps on."""
+        name = topic("over", 1)
+
+        def start(place: str, **options: Any) -> Local:
+            sink = hf.KafkaSink(kafka.bootstrap, name, name="out")
+            return Local(sink, tmp_path / place, lineage=place * 32, pipeline=f"over-{name}", **options)
+
+        first = start("a")
+        first.sink.commit(0, first.write(0, rows("a")), LoopTasks())
+        second = start("b", take_over=True, last_decided=0)
+        second.sink.recover(second.run.pipeline, 0, {})
+        third = start("c", take_over=True, last_decided=0)
+        newer = third.write(1, rows("c"))
+        second.sink.recover(second.run.pipeline, 0, {})
+        assert third.sink.still_prepared(newer) == newer
+        assert third.sink.commit(1, newer, LoopTasks()) is Outcome.COMMITTED
+        assert values(kafka, name) == [b"a", b"c"]
+        for local in (first, second, third):
+            local.sink.close()
+
     def test_sealed_rows_of_another_location_are_published_once(self, kafka, topic, tmp_path) -> None:
         """Published, but not recorded: only the lane of that location knows."""
         name = topic("over", 1)

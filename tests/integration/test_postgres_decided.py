@@ -322,6 +322,28 @@ def test_a_take_over_undoes_what_other_lineages_prepared_and_did_not_decide(
     assert query.leftovers == []
 
 
+@pytest.mark.parametrize("options", [LEDGER, TWO_PHASE], ids=["ledger", "two-phase"])
+def test_who_takes_the_name_from_a_run_that_took_it_keeps_what_it_prepares(
+    query: Query, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """Rule 2: that run may sweep on, paused or not, until it finds that the name is not its own any more."""
+    other = Query(tmp_path / "other", query.dsn).start(**options)
+    taken, successor = query.sink(**options), query.sink(**options)
+    info = replace(other.info, lineage=uuid.uuid4().hex, take_over=True)
+    taken.open(info)
+    taken.recover("orders", 0, {})
+    newer = replace(info, lineage=uuid.uuid4().hex)
+    successor.open(newer)
+    work = [c.data for report in batch(rows(9)).write(newer, [successor], 0, 0) for c in report.committables]
+    taken.recover("orders", 0, {})
+    assert successor.still_prepared(work) == work
+    assert successor.commit(0, work, PickledTasks()) is Outcome.COMMITTED
+    assert query.ids() == [9]
+    taken.close()
+    successor.close()
+    other.close()
+
+
 @pytest.mark.parametrize("options", [LEDGER, UPSERT], ids=["ledger", "upsert"])
 def test_a_commit_runs_beside_the_next_checkpoint(query: Query, options: dict[str, Any]) -> None:
     run = query.start(**options)

@@ -20,7 +20,6 @@ from holdfast.checkpoint.origin import Ahead
 from holdfast.checkpoint.savepoint import Savepoint, read_savepoint
 from holdfast.checkpoint.start_from import start_from
 from holdfast.cli.app import app
-from holdfast.spark.session import STATES
 from tests.crash.harness import ROOT
 from tests.crash.processes import end, wait_for
 from tests.integration.helpers import add_file, ids, read_files, select
@@ -36,14 +35,6 @@ def expected(numbers: range) -> dict[str, int]:
 
 def found(database: Path) -> dict[str, int]:
     return dict(select(database, "SELECT word, count FROM words")) if database.exists() else {}
-
-
-@pytest.fixture
-def rocksdb(spark):
-    before = {key: spark.conf.get(key, None) for key in STATES["rocksdb"]}
-    yield hf.session("tests", state="rocksdb")
-    for key, value in before.items():
-        spark.conf.unset(key) if value is None else spark.conf.set(key, value)
 
 
 class Job:
@@ -150,7 +141,12 @@ def test_a_rewind_takes_the_state_back_with_it(rocksdb, tmp_path: Path) -> None:
 @pytest.mark.contract("S5")
 def test_a_kafka_query_is_set_to_other_offsets(spark, tmp_path: Path, kafka, topic) -> None:
     source = topic("rewound", 1)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+
+    def send(numbers: range) -> None:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap})
+        for number in numbers:
+            producer.produce(source, str(number))
+        assert producer.flush(30) == 0
 
     def run() -> list[int]:
         rows = hf.read_kafka(
@@ -169,15 +165,11 @@ def test_a_kafka_query_is_set_to_other_offsets(spark, tmp_path: Path, kafka, top
         told = CliRunner().invoke(app, ["rewind", str(tmp_path / "ck"), "--yes", *words])
         assert told.exit_code == 0, told.output
 
-    for number in range(10):
-        producer.produce(source, str(number))
-    producer.flush(30)
+    send(range(10))
     assert run() == list(range(10))
     rewound("--to-offsets", json.dumps({source: {"0": 7}}), "--ahead", "redeliver")
     assert run() == sorted([*range(10), 7, 8, 9])
-    for number in range(10, 14):
-        producer.produce(source, str(number))
-    producer.flush(30)
+    send(range(10, 14))
     rewound("--to-offsets", json.dumps({source: {"0": 12}}), "--leave-out")
     assert run() == sorted([*range(10), 7, 8, 9, 12, 13])
 

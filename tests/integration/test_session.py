@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast import errors
 from holdfast.spark import checkpoint_files, class_archive, warm
-from holdfast.spark.session import _sockets
+from holdfast.spark.session import _daemon, _sockets
 
 pytestmark = pytest.mark.spark
 
@@ -120,6 +120,12 @@ def test_java_is_told_of_the_archive_of_classes_where_there_is_one(spark: SparkS
     archive = class_archive.location()
     assert archive is not None
     assert (f"-XX:SharedArchiveFile={archive}" in list(arguments)) == archive.exists()
+
+
+def test_a_python_that_does_not_find_holdfast_by_itself_gets_sparks_own_daemon(monkeypatch) -> None:
+    assert _daemon() == {"spark.python.daemon.module": "holdfast.spark.daemon"}
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert _daemon() == {}
 
 
 def test_workers_are_started_once_beside_the_caller(spark: SparkSession, monkeypatch) -> None:

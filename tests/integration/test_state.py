@@ -15,18 +15,9 @@ from typer.testing import CliRunner
 import holdfast as hf
 from holdfast.cli.app import app
 from holdfast.errors import ConfigError
-from holdfast.spark.session import STATES
 from tests.integration.helpers import add_file, read_files, select
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def rocksdb(spark):
-    before = {key: spark.conf.get(key, None) for key in STATES["rocksdb"]}
-    yield hf.session("tests", state="rocksdb")
-    for key, value in before.items():
-        spark.conf.unset(key) if value is None else spark.conf.set(key, value)
 
 
 def test_an_unknown_kind_of_state_is_refused() -> None:

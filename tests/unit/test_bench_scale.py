@@ -59,6 +59,12 @@ def test_py_spys_stacks_are_turned_round() -> None:
     }
 
 
+def test_a_thread_that_waits_is_not_counted() -> None:
+    assert profile.python_stacks("main (a.py:1);read (libc.so.6) 60\nmain (a.py:1);memcpy (libc.so.6) 2") == {
+        "memcpy (libc.so.6);main (a.py:1)": 2
+    }
+
+
 def test_threads_and_children_are_read_from_the_system() -> None:
     assert sum(profile.threads_of(os.getpid()).values()) > 0
     assert profile.children(os.getpid(), "no such name") == []

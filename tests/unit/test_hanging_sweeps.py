@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from holdfast.checkpoint.storage import open_storage
 from holdfast.committers.file import FileCheckpointCommitter
 from holdfast.core.model import Outcome
 from holdfast.core.naming import parse_token
+from holdfast.core.recovery import Moment
 from holdfast.core.retry import Retry
 from holdfast.errors import SinkError, UndeliveredError
 from tests.unit.inprocess import Endpoint, Engine, PreparingSink, SendingSink
@@ -280,6 +282,24 @@ def test_status_tells_of_a_sink_that_hangs_in_its_sweep(
     assert "sink 'sending' is sweeping for 10" in found.reasons[0]
 
 
+def test_status_tells_of_an_endpoint_that_is_away_while_batches_try_again(
+    location: str, threaded: Threaded, endpoint: Endpoint
+) -> None:
+    """Nothing is owed, and nothing moves."""
+    engine = threaded(location, PreparingSink(endpoint, "away"), retry=Retry(for_=0))
+    endpoint.fail("recover", *[ConnectionError("nobody is there")] * 3)
+    for _ in range(3):
+        engine.coordinator._sweeps.perform(Moment.BATCH)
+    (delivery,) = engine.coordinator.deliveries
+    standing = delivery.standing
+    assert (standing.doing, standing.failures) == ("waiting to sweep again", 3)
+    loops = {"away": asdict(standing)}
+    found = judge(Facts(location, None, None, 0, (), (), {}, loops, None), now=time.time(), max_age=None)
+    assert found.state == "degraded" and "3 failures in a row: sink 'away'" in found.reasons[0]
+    engine.coordinator._sweeps.perform(Moment.BATCH)
+    assert delivery.standing.doing == "idle"
+
+
 # -- sinks that may not lag -------------------------------------------------------------------------------------------
 
 
@@ -293,6 +313,18 @@ def test_a_start_whose_sink_hangs_in_recover_fails_when_retry_is_over_and_names_
     with pytest.raises(SinkError, match="sink 'careful' has been sweeping for"):
         start()
     assert sink.endpoint.called("close") == [], "it is still busy"
+
+
+def test_status_tells_of_a_start_whose_sink_hangs_in_recover(location: str, gate: Gate) -> None:
+    gate.close()
+    log = CheckpointLog(open_storage(location), "orders")
+    coordinator = Coordinator(log, [careful(Careful, gate)], LoopTasks(), loops=Threads(), retry=LONG)
+    start = in_thread(lambda: coordinator.start(EnginePosition))
+    assert gate.entered.wait(60)
+    assert [(one.sink.name, one.standing.doing) for one in coordinator.at_work] == [("careful", "sweeping")]
+    gate.open.set()
+    start()
+    coordinator.close(5.0)
 
 
 class Opening(PreparingSink):

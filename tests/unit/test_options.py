@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,6 +88,17 @@ def test_every_sink_refuses_an_option_of_another_type_when_it_is_made(sink: Any,
         sink(**options)
 
 
+def test_no_error_quotes_a_secret() -> None:
+    for make in (
+        lambda: hf.KafkaSink("h:9092", "t", config=[("sasl.password", "s3cret")]),  # type: ignore[arg-type]
+        lambda: hf.PostgresSink(b"postgresql://me:s3cret@h/d", "t"),  # type: ignore[arg-type]
+        lambda: hf.CassandraSink(["h"], "k", "t", username="me", password=b"s3cret"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ConfigError, match=r"must be .*, not (list|bytes)$") as caught:
+            make()
+        assert "s3cret" not in str(caught.value)
+
+
 def test_the_schema_of_job_files_knows_what_is_allowed() -> None:
     schema = SINKS["postgres"].model_json_schema()["properties"]
     assert schema["mode"]["enum"] == ["ledger", "two-phase", "upsert", "append"]
@@ -111,3 +123,8 @@ def test_the_command_line_shows_them_as_a_table_and_names_the_sinks_there_are() 
     assert '"ledger"' in shown and "schema_change" in shown
     wrong = CliRunner().invoke(app, ["schema", "oracle"])
     assert wrong.exit_code == 3 and "there are kafka, postgres, files, sqlite" in wrong.stderr
+
+
+def test_a_duration_may_be_a_timedelta() -> None:
+    sink = hf.SqliteSink("f", "t", mode="upsert", key=["k"], keep_deletes=timedelta(hours=2))
+    assert sink.table.keep == 7200

@@ -45,6 +45,15 @@ def test_i2_a_deleted_row_stays_away_and_a_newer_one_comes_back(rig: Rig) -> Non
     assert rig.execute("SELECT k, v FROM rows ORDER BY k") == [("a", 4), ("b", 2)]
 
 
+def test_i2_a_delete_counts_for_every_spelling_that_the_table_takes_for_the_key(rig: Rig) -> None:
+    rig.execute("CREATE TABLE rows (k TEXT COLLATE NOCASE PRIMARY KEY, v BIGINT, at BIGINT)")
+    query = engine(rig, order_by="at")
+    query.run(0, rows(("key", 1, 1, False)))
+    query.run(1, rows(("KEY", None, 5, True)))
+    query.run(2, rows(("Key", 3, 4, False)))
+    assert rig.execute("SELECT k, v FROM rows") == []
+
+
 def test_without_an_order_nothing_is_remembered(rig: Rig) -> None:
     query = engine(rig)
     query.run(0, rows(("a", 1, 1, False)))

@@ -148,3 +148,15 @@ def test_i1_zero_and_minus_zero_are_one_key(rig: Rig) -> None:
     engine = upsert(rig, schema)
     with pytest.raises(RowError, match=r"several rows with key \{'k': 0\.0\}"):
         engine.run(0, keyed((0.0, 1), (-0.0, 2), schema=schema))
+
+
+@pytest.mark.parametrize(("collation", "other"), [("NOCASE", "KEY"), ("RTRIM", "key  ")])
+def test_i1_keys_that_the_table_takes_for_one_are_one(rig: Rig, collation: str, other: str) -> None:
+    rig.execute(f"CREATE TABLE rows (k TEXT COLLATE {collation} PRIMARY KEY, v BIGINT, at BIGINT)")
+    engine = upsert(rig)
+    with pytest.raises(RowError, match="checkpoint 0 has several rows with key"):
+        engine.run(0, keyed(("key", 1, 0)), keyed((other, 2, 0)))
+    assert engine.files("decisions") == []
+    engine.run(0, keyed(("key", 1, 0)), keyed(("another", 2, 0)))
+    engine.run(1, keyed((other, 3, 0)))
+    assert rig.execute("SELECT v FROM rows ORDER BY v") == [(2,), (3,)]

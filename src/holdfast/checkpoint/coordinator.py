@@ -26,7 +26,7 @@ from holdfast.checkpoint.ports import Batch, EnginePosition, Run, Sink, Tasks
 from holdfast.checkpoint.prepare import Preparation, Prepared, undone
 from holdfast.checkpoint.pulse import AtWork
 from holdfast.checkpoint.repair import Repairs
-from holdfast.checkpoint.retrying import Retrying
+from holdfast.checkpoint.retrying import Retrying, Starting
 from holdfast.checkpoint.rewind import check_not_rewinding
 from holdfast.checkpoint.savepoint_orders import Desk
 from holdfast.checkpoint.sinkbook import note_sinks
@@ -128,7 +128,8 @@ class Coordinator:
                 schema, may_take_over=self._take_over, again=self._retrying.at_start, origin=self._origin
             )
             note_sinks(self._log, names)
-            orders.carry_out(self._log, self._sinks, self._retrying.at_start)
+            # Rows that are given up may be many: to read them takes as long as it takes.
+            orders.carry_out(self._log, self._sinks, self._retrying.of_sink)
             self._sending.load()
             self._replays.load()
             with faults.point("recovery"):
@@ -161,7 +162,11 @@ class Coordinator:
     @property
     def at_work(self) -> Sequence[AtWork]:
         """The loops; before there are any, the sinks that the start is busy with."""
-        return self.deliveries or list(self._retrying.starting.values())
+        if self.deliveries:
+            return self.deliveries
+        swept = ((sink, self._sweeps.standing(sink.name)) for sink in self._sinks)
+        sweeping = [Starting(sink, standing) for sink, standing in swept if standing is not None]
+        return [*self._retrying.starting.values(), *sweeping]
 
     def _begin_delivery(self, *, swept: bool) -> None:
         own = getattr(self._tasks, "of_sink", lambda name: self._tasks)
@@ -176,7 +181,7 @@ class Coordinator:
                 completed=self._story.committed,
                 chores=self._sweeps.chores,
                 first=partial(self._sweeps.older, sink) if sink.may_lag and not swept else None,
-                beside=self._sweeps.under_way,
+                beside=self._sweeps.standing,
             )
             for sink in self._sinks
         ]

@@ -7,7 +7,7 @@ may call the steps of several in any order. The log is the only thing that two o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,7 +55,7 @@ class Delivery:
         completed: Callable[[CheckpointId], None] = lambda checkpoint_id: None,
         chores: Callable[[Sink, Tasks], float | None] = lambda sink, tasks: None,
         first: Callable[[], None] | None = None,
-        beside: Mapping[str, tuple[str, float]] | None = None,
+        beside: Callable[[str], Standing | None] = lambda sink: None,
     ) -> None:
         self.sink, self.tasks = sink, tasks
         self._log, self._retry, self._clock = log, retry, clock
@@ -64,8 +64,8 @@ class Delivery:
         self._completed, self._chores = completed, chores
         #: what comes before all else, until it has worked: undoing what older runs have left (W7, W8)
         self._first = first
-        #: sink -> what it does beside committing, and since when
-        self._beside = {} if beside is None else beside
+        #: what the sink does beside committing, or cannot do
+        self._beside = beside
         #: why this loop gave up; it does nothing any more
         self.failure: HoldfastError | None = None
         self.outcomes: dict[CheckpointId, Outcome] = {}
@@ -83,10 +83,11 @@ class Delivery:
     @property
     def standing(self) -> Standing:
         """What it does now, and since when."""
-        known, beside = self._standing, self._beside.get(self.sink.name)
-        if beside is None or known.doing.startswith("committing"):
+        known, beside = self._standing, self._beside(self.sink.name)
+        if beside is None or known.doing.startswith("committing") or (known.problem and beside.problem):
             return replace(known, retried=self._retried)
-        return Standing(*beside, known.failures, known.problem, self._retried)
+        trouble = known if known.problem else beside
+        return Standing(beside.doing, beside.since, trouble.failures, trouble.problem, self._retried)
 
     @property
     def problem(self) -> str | None:

@@ -11,9 +11,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
+from holdfast.checkpoint.delivery import Standing
 from holdfast.checkpoint.guard import guarded, hangs
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.loops import Loops
@@ -24,7 +26,7 @@ from holdfast.core.recovery import STEPS, Moment, Step, owed
 from holdfast.errors import HoldfastError, SinkError, first_line, permanent
 
 logger = logging.getLogger("holdfast")
-SWEEPING = "sweeping"
+SWEEPING, WAITING = "sweeping", "waiting to sweep again"
 #: seconds between two sweeps while no batch comes
 SWEEP_EVERY = 10.0
 #: seconds between two looks of a loop at what may be due
@@ -61,6 +63,8 @@ class Sweeps:
         self._swept: dict[str, float] = {}
         #: sink -> what it does beside committing, and since when
         self.under_way: dict[str, tuple[str, float]] = {}
+        #: sinks whose last sweep failed: since when, how often in a row, and why
+        self._failing: dict[str, Standing] = {}
         #: sinks that may be undoing work of this generation, or have a chore: no task may run beside it
         self._in_the_way: set[str] = set()
         #: what was told of the last one that a batch waited for in vain
@@ -101,10 +105,13 @@ class Sweeps:
         try:
             with guarded(sink, "sweep"):
                 do()
+            self._failing.pop(sink.name, None)
         except HoldfastError as error:
             # One that hangs may still undo what tasks would prepare now.
             if permanent(error) or error is self._hangs:
                 raise
+            before = self._failing.get(sink.name, Standing(WAITING, self._clock(), 0, None))
+            self._failing[sink.name] = replace(before, failures=before.failures + 1, problem=first_line(error))
             logger.warning("sweep of sink %s failed, it is tried again: %s", sink.name, first_line(error))
 
     def own(self, sink: Sink, patience: float | None = None) -> None:
@@ -170,6 +177,13 @@ class Sweeps:
             self._in_the_way.discard(sink.name)
             self._idle.release()
         return CHORES_EVERY
+
+    def standing(self, sink: str) -> Standing | None:
+        """What a sink does beside committing, and since when; or that its sweeps fail."""
+        failing, doing = self._failing.get(sink), self.under_way.get(sink)
+        if doing is None or failing is not None:
+            return failing
+        return Standing(*doing, 0, None)
 
     def blame(self) -> SinkError | None:
         """Who is busy with its endpoint, so that no task may begin; None when nobody is."""

@@ -6,6 +6,7 @@ import copy
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,16 @@ from holdfast.connectors.sqlite_deletes import Deleting, prepare_graves, runs
 from holdfast.connectors.sqlite_errors import sqlite_error, told
 from holdfast.connectors.sqlite_table import CREATE_LEDGER, Ledger, Table
 from holdfast.connectors.sqlite_trial import Trial, trial_of
-from holdfast.connectors.sqlite_types import Keys, check_declared, check_types, column_type, encode, has_order, to_rows
+from holdfast.connectors.sqlite_types import (
+    Keys,
+    check_declared,
+    check_types,
+    collation,
+    column_type,
+    encode,
+    has_order,
+    to_rows,
+)
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
 from holdfast.core.options import Columns, Condition, checked, one_of
@@ -80,6 +90,8 @@ class SqliteSink(StagedSink):
     overlaps = True
     _trial: Trial | None = None
     _found: Mapping[str, CheckpointId] = {}
+    #: how the table compares its key columns
+    _collations: tuple[str, ...] = ()
 
     @checked
     def __init__(
@@ -91,7 +103,7 @@ class SqliteSink(StagedSink):
         key: Columns = (),
         order_by: str | None = None,
         delete_when: Condition | None = None,
-        keep_deletes: float | str = "7d",
+        keep_deletes: float | str | timedelta = "7d",
         schema_change: SchemaChange = FREEZE,
         max_targets: Targets = MAX_TARGETS,
         name: str | None = None,
@@ -185,7 +197,7 @@ class SqliteSink(StagedSink):
     def validate(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks) -> None:
         """Without an order column, two rows of one key have no last one: refuse them before the decision (I1)."""
         if self.table.key and self.table.order_by is None:
-            find = FindDuplicates(self.run.location, self.table.key, Keys(self.table.key))
+            find = FindDuplicates(self.run.location, self.table.key, Keys(self.table.key, self._collations))
             for duplicate in tasks.map(find, [list(committables)]):
                 if duplicate is not None:
                     raise RowError(
@@ -251,6 +263,7 @@ class SqliteSink(StagedSink):
         if self.delete_when is not None and self.table.order_by is not None:
             graves = prepare_graves(connection, self.table.name, self.table.key, self.table.order_by)
             self.table = replace(self.table, graves=graves)
+        self._collations = tuple(collation(connection, self.table.name, column) for column in self.table.key)
         written = [name for name in schema.names if name.lower() in there]
         self._try(connection, f"EXPLAIN {self.table.insert_statement(written)}", [None] * len(written))
 

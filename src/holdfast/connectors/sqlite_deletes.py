@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from holdfast.connectors.sqlite_types import quote, to_rows
+from holdfast.connectors.sqlite_types import BINARY, collation, quote, to_rows
 from holdfast.sinks.deletes import DELETED, kept_name
 
 #: expired ones that a commit forgets at least, if there are so many; more when it deletes more, so that none pile up
@@ -20,7 +20,8 @@ _FORGET = 1000
 def prepare_graves(connection: sqlite3.Connection, table: str, key: Sequence[str], order_by: str) -> str:
     """Make the table that remembers deletes, and return its name; its columns are declared as the target's."""
     types = {row[1].lower(): row[2] for row in connection.execute(f"PRAGMA table_info({quote(table)})")}
-    kinds = [types[column.lower()] for column in (*key, order_by)]
+    compared = {column: collation(connection, table, column) for column in (*key, order_by)}
+    kinds = [types[c.lower()] + ("" if how == BINARY else f" COLLATE {how}") for c, how in compared.items()]
     name = kept_name("holdfast_deleted_", table.lower(), *(c.lower() for c in (*key, order_by)), *kinds)
     keys = [f"k{n}" for n in range(len(key))]
     declared = ", ".join(f"{column} {kind}" for column, kind in zip([*keys, "at"], kinds, strict=True))

@@ -18,6 +18,8 @@ from holdfast.errors import ConfigError, RowError
 from holdfast.sinks.values import BAD, check_valid, check_years, first_bad, is_dated, refuse
 
 _types = pa.types
+#: SQLite's own collations
+BINARY, NOCASE, RTRIM = "BINARY", "NOCASE", "RTRIM"
 _NESTED = (_types.is_list, _types.is_large_list, _types.is_struct, _types.is_map, _types.is_fixed_size_list)
 #: a batch below this holds no row that is too long for SQLite
 _SMALL = 500_000_000
@@ -95,12 +97,30 @@ class Keys:
     """The key columns of sealed rows as SQLite compares them: to it, 0.0 and -0.0 are one."""
 
     key: tuple[str, ...]
+    #: of each of them, as the table has it
+    collations: tuple[str, ...] = ()
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A batch of the key columns, under their names."""
         columns = [batch.column(name) for name in self.key]
         same = [pc.add(c, 0.0) if _types.is_floating(c.type) else c for c in columns]
+        for n, collation in enumerate(self.collations):
+            if collation in _COMPARED and _types.is_string(same[n].type):
+                same[n] = _COMPARED[collation](same[n])
         return pa.RecordBatch.from_arrays(same, list(self.key))
+
+
+#: as SQLite's own collations compare text
+_COMPARED = {NOCASE: pc.ascii_lower, RTRIM: lambda text: pc.ascii_rtrim(text, " ")}
+
+
+def collation(connection: sqlite3.Connection, table: str, column: str) -> str:
+    """How a column compares text; SQLite tells by comparing two texts as the column would, and in no other way."""
+    values = f"SELECT {quote(column)} AS v FROM {quote(table)} WHERE 0 UNION ALL SELECT ?1"  # noqa: S608
+    for name, one, other in ((NOCASE, "A", "a"), (RTRIM, "a ", "a")):
+        if connection.execute(f"SELECT count(*) FROM ({values}) WHERE v = ?2", (one, other)).fetchone()[0]:  # noqa: S608
+            return name
+    return BINARY
 
 
 def to_rows(batch: pa.RecordBatch) -> Any:

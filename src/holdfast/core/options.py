@@ -68,6 +68,7 @@ def made(says: str, kind: type) -> Rule:
 
 
 SECRET = Rule("text", lambda value: isinstance(value, str), secret=True)
+SECRETS = Rule("a dict", lambda value: isinstance(value, Mapping), secret=True)
 SECONDS = number("a number of seconds above 0", lambda value: value > 0)
 #: types that several constructors have
 Columns = Annotated[Sequence[str], Rule("a list of columns", lambda value: fits(Sequence[str], value))]

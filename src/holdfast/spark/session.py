@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -29,8 +30,6 @@ _LOCAL_DEFAULTS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # On a cluster Spark may bring holdfast to its workers only after the daemon has started.
-    "spark.python.daemon.module": "holdfast.spark.daemon",
 }
 #: Arrow's own advice for production: without it each access to a value checks again what its writer has checked.
 _JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
@@ -90,7 +89,7 @@ def session(
     local = master.startswith("local")
     # Another machine may not have the temporary folder of this one.
     sockets = _sockets(tempfile.gettempdir() if local else "/tmp")
-    defaults = {**_DEFAULTS, **stores, **sockets, **(_LOCAL_DEFAULTS if local else {})}
+    defaults = {**_DEFAULTS, **stores, **sockets, **(_LOCAL_DEFAULTS | _daemon() if local else {})}
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         defaults[_PYTHON] = sys.executable
@@ -153,6 +152,15 @@ def _arguments(text: str) -> dict[str, str]:
             key, _, setting = value.partition("=")
             found[key] = setting
     return found
+
+
+def _daemon() -> dict[str, str]:
+    """Our own daemon of workers, if a new Python finds it: Spark may bring holdfast to its tasks in other ways.
+
+    On a cluster it may do so only after the daemon has started, so there Spark's own stays.
+    """
+    found = subprocess.run([sys.executable, "-c", f"import {daemon.__name__}"], capture_output=True, check=False)
+    return {"spark.python.daemon.module": daemon.__name__} if found.returncode == 0 else {}
 
 
 def _sockets(folder: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -82,7 +83,7 @@ class CassandraSink(WriteAheadSink):
         committer: CheckpointCommitter | None = None,
         order_by: Annotated[str, text("the name of a column")] | None = None,
         delete_when: Condition | None = None,
-        keep_deletes: float | str = "7d",
+        keep_deletes: float | str | timedelta = "7d",
         schema_change: SchemaChange = FREEZE,
         nulls: Annotated[str, one_of(*NULLS)] = "write",
         consistency: Annotated[str, one_of(*CONSISTENCY)] = "LOCAL_QUORUM",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -60,7 +62,7 @@ class PostgresSink(TwoPhaseCommitSink):
         key: Columns = (),
         order_by: str | None = None,
         delete_when: Condition | None = None,
-        keep_deletes: float | str = "7d",
+        keep_deletes: float | str | timedelta = "7d",
         schema_change: SchemaChange = FREEZE,
         create: bool = False,
         schema: str = "_holdfast",
@@ -105,6 +107,7 @@ class PostgresSink(TwoPhaseCommitSink):
         self._known: dict[str, Known] = {}
         #: whether what earlier versions left was looked for
         self._swept = False
+        self._sweeps_all = False
         self._run: Run | None = None
 
     def for_target(self, target: str) -> PostgresSink:
@@ -118,7 +121,8 @@ class PostgresSink(TwoPhaseCommitSink):
 
     def open(self, run: Run) -> None:
         """See TwoPhaseCommitSink."""
-        self._run = run
+        # Once all that others have left is undone, who comes later, by a take-over of their own, is left alone.
+        self._run, self._sweeps_all = run, run.take_over
         schema = None if run.schema is None else without(self.name, run.schema, self.delete_when)
         self._check_columns(schema)
         self.server.keep_connections()
@@ -196,15 +200,17 @@ class PostgresSink(TwoPhaseCommitSink):
         """
         staged, prepared = _kinds([c for committables in decided.values() for c in committables])
         old = [c for c in staged if is_legacy(c)]
+        run = replace(self.run, take_over=self._sweeps_all)
         with self.server.connect(self.table) as connection:
             for schema in {self.schema, *(c["schema"] for c in staged if not is_legacy(c))}:
                 ledger = Ledger(self.server, schema, self.name)
-                staging.sweep(connection, ledger, self.run, generation, {c["part"] for c in staged if c not in old})
-            two_phase.sweep(connection, self.run, self.name, generation, {c["gid"] for c in prepared})
+                staging.sweep(connection, ledger, run, generation, {c["part"] for c in staged if c not in old})
+            two_phase.sweep(connection, run, self.name, generation, {c["gid"] for c in prepared})
             if not self._swept:
                 schemas, kept = {self.schema, *(c["schema"] for c in old)}, {c["table"] for c in old}
-                legacy.sweep(connection, self.run, self.name, schemas, generation, kept)
+                legacy.sweep(connection, run, self.name, schemas, generation, kept)
                 self._swept = True
+            self._sweeps_all = False
             self._choose(connection)
 
     def validate(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks) -> None:

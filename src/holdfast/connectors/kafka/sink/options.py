@@ -23,7 +23,7 @@ from holdfast.connectors.kafka.sink.two_phase import TwoPhase
 from holdfast.connectors.kafka.sink.write_ahead import WriteAhead
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
-from holdfast.core.options import Condition, Limit, checked, one_of, text
+from holdfast.core.options import SECRETS, Condition, Limit, checked, one_of, text
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
 from holdfast.sinks.pattern import MAX_TARGETS, Pattern, Targets, parse_pattern
@@ -70,7 +70,7 @@ class KafkaSink(TwoPhaseCommitSink):
         progress_topic: _Topic | None = None,
         delivery: Annotated[str, one_of(*DELIVERIES)] | None = None,
         mode: Annotated[str, one_of(*MODES)] = "two-phase",
-        config: Mapping[str, Any] | None = None,
+        config: Annotated[Mapping[str, Any], SECRETS] | None = None,
         max_pending: Limit = 1000,
         max_pending_bytes: Limit = 10 * 1024**3,
         max_targets: Targets = MAX_TARGETS,

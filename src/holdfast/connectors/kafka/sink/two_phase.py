@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -70,7 +71,8 @@ class TwoPhase(TwoPhaseCommitSink):
     def open(self, run: Run) -> None:
         """See TwoPhaseCommitSink."""
         self.close()
-        self._run = run
+        # Once all that others have left is undone, who comes later, by a take-over of their own, is left alone.
+        self._run, self._sweeps_all = run, run.take_over
         self._driver = TransactionClient(self._target.settings, owner=self._target.owner)
         if self._writes:
             self._driver.require_transactions()
@@ -180,6 +182,7 @@ class TwoPhase(TwoPhaseCommitSink):
             and may_undo(Leftover(generation, ref), generation, kept)
         ]
         self._abort_all(undecided)
+        self._sweeps_all = False
 
     def still_prepared(self, committables: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """See TwoPhaseCommitSink: open, and by the same producer and epoch; another is another task's (rule 14)."""
@@ -196,7 +199,7 @@ class TwoPhase(TwoPhaseCommitSink):
 
     def _open(self) -> list[tuple[TransactionRef, ids.KafkaId]]:
         """This sink's open transactions, from this checkpoint location; after a take-over from all of them."""
-        run = self._running
+        run = replace(self._running, take_over=self._sweeps_all)
         everyone, _ = ids.sink_prefixes(run.pipeline, self.name)
         wide = run.take_over or run.set_aside
         found = self._client.ongoing(everyone if wide else ids.prefix(run.pipeline, self.name, run.lineage))
