@@ -98,10 +98,10 @@ class RunningQuery:
     def described(self) -> list[str]:
         """What Spark calls each source; nothing before the first batch."""
         try:
-            told = None if self._query is None else self._query.lastProgress  # also when it has ended
+            told: Mapping[str, Any] | None = None if self._query is None else self._query.lastProgress
         except (Py4JError, OSError):
             told = None
-        return [str(source.get("description", "")) for source in (told or {}).get("sources", [])]
+        return [] if told is None else [str(source.get("description", "")) for source in told.get("sources", [])]
 
     @property
     def run_id(self) -> str | None:
