@@ -95,6 +95,15 @@ class RunningQuery:
             return None
 
     @property
+    def described(self) -> list[str]:
+        """What Spark calls each source; nothing before the first batch."""
+        try:
+            told: Mapping[str, Any] | None = None if self._query is None else self._query.lastProgress
+        except (Py4JError, OSError):
+            told = None
+        return [] if told is None else [str(source.get("description", "")) for source in told.get("sources", [])]
+
+    @property
     def run_id(self) -> str | None:
         """Spark's id of this run."""
         try:

@@ -124,9 +124,8 @@ class Lineage:
     def _read(self, checkpoint_id: int) -> list[Any]:
         from openlineage.client.event_v2 import InputDataset
 
-        progress = self._query.last_progress or {}
-        self._described = [str(s.get("description", "")) for s in progress.get("sources", [])] or self._described
         query = self._query
+        self._described = query.described or self._described
         found = datasets.inputs(query.location, checkpoint_id, query.sources, self._described, query.pipeline)
         return [
             InputDataset(
