@@ -11,6 +11,7 @@ import base64
 import json
 import logging
 import os
+import signal
 import socketserver
 import sys
 import threading
@@ -135,6 +136,7 @@ def main() -> None:
     """Listen, say so, and go on until the run is over."""
     place = Path(sys.argv[1])
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="holdfast beside Spark: %(message)s")
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the end of whoever started Spark is not ours: Spark's own is
     told = json.load(sys.stdin)
     beside = Beside(Jvm(*told["jvm"]))
 
