@@ -89,7 +89,7 @@ def test_w6_a_full_backlog_that_is_being_delivered_is_waited_for_and_one_that_ha
 def test_w6_limits_are_checked_when_the_sink_is_made(
     marks: FileCheckpointCommitter, endpoint: Endpoint, option: str, value: Any
 ) -> None:
-    with pytest.raises(ConfigError, match=f"{option} must be a whole number of at least 1, or None for no limit"):
+    with pytest.raises(ConfigError, match=f"{option} must be a whole number of at least 1, or None"):
         SendingSink(endpoint, marks, **{option: value})
     SendingSink(endpoint, marks, **{option: None})
 

@@ -117,7 +117,9 @@ def check(option: str, kind: Any, value: object) -> None:
     if isinstance(value, str) and fits(kind, [value]):
         raise ConfigError(f"{option} must be {says}: {option}=[{value!r}]")
     secret = any(rule.secret for one in several if (rule := rule_of(one)) is not None)
-    raise ConfigError(f"{option} must be {says}{nothing}, not {type(value).__name__ if secret else repr(value)}")
+    # What stands in the place of an object may hold a password: an address instead of a committer.
+    hidden = secret or any(isinstance(one, type) and one not in (str, int, float, bool, type(None)) for one in several)
+    raise ConfigError(f"{option} must be {says}{nothing}, not {type(value).__name__ if hidden else repr(value)}")
 
 
 def fits(kind: Any, value: object) -> bool:
