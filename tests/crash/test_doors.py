@@ -60,7 +60,7 @@ def end_all(driver: Driver) -> None:
 
 
 @pytest.mark.contract("T2")
-def test_r3_driver_and_process_killed_between_decision_and_commit(tmp_path: Path) -> None:
+def test_t2_driver_and_process_killed_between_decision_and_commit(tmp_path: Path) -> None:
     work = DoorWork(tmp_path / "work", "sqlite")
     driver = work.start("decision=stop-after@2")
     try:
@@ -76,7 +76,7 @@ def test_r3_driver_and_process_killed_between_decision_and_commit(tmp_path: Path
 
 
 @pytest.mark.contract("T2")
-def test_r1_a_driver_that_was_paused_finds_itself_fenced(tmp_path: Path) -> None:
+def test_a_driver_that_was_paused_finds_itself_fenced(tmp_path: Path) -> None:
     """The process is paused before its decision, and Spark waits for it; the next driver goes on; then it wakes up."""
     work = DoorWork(tmp_path / "work", "sqlite")
     driver = work.start("decision=stop@2")

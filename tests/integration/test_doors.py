@@ -82,7 +82,7 @@ def test_write_stream_goes_on_where_the_door_ended_and_the_other_way_round(spark
 
 
 @pytest.mark.contract("T3")
-def test_r1_killed_between_decision_and_commit_the_replay_writes_nothing(spark, tmp_path) -> None:
+def test_t2_killed_between_decision_and_commit_the_replay_writes_nothing(spark, tmp_path) -> None:
     """The process beside the driver dies with a decision it has not carried out: Spark replays the batch."""
     add_file(tmp_path / "in", 0, range(50))
     (tmp_path / "hold").touch()

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import errors
-from holdfast.spark import checkpoint_files, class_archive, warm
+from holdfast.spark import checkpoint_files, class_archive
 from holdfast.spark.session import _daemon, _sockets
 
 pytestmark = pytest.mark.spark
@@ -126,14 +126,6 @@ def test_a_python_that_does_not_find_holdfast_by_itself_gets_sparks_own_daemon(m
     assert _daemon() == {"spark.python.daemon.module": "holdfast.spark.daemon"}
     monkeypatch.setattr(sys, "executable", "/bin/false")
     assert _daemon() == {}
-
-
-def test_workers_are_started_once_beside_the_caller(spark: SparkSession, monkeypatch) -> None:
-    monkeypatch.setattr(warm, "_warmed", set())
-    thread = warm.warm_workers(spark.sparkContext)
-    assert thread is not None
-    thread.join(60)
-    assert not thread.is_alive() and warm.warm_workers(spark.sparkContext) is None
 
 
 class TestSparksOwnCheckpointFiles:

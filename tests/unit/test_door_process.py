@@ -154,7 +154,7 @@ def test_batches_follow_each_other_in_one_generation(spark: Spark) -> None:
         "commit.record=kill@4", "commit.record=kill-after@3", "batch.return=kill@2", "batch.return=error@2",
     ],
 )  # fmt: skip
-def test_r3_killed_at_any_point_the_replay_ends_with_every_row_once(spark, monkeypatch, tmp_path, fault) -> None:
+def test_t2_killed_at_any_point_the_replay_ends_with_every_row_once(spark, monkeypatch, tmp_path, fault) -> None:
     arm(monkeypatch, tmp_path, fault)
     spark.run(0)
     with pytest.raises(HoldfastError):
@@ -182,7 +182,7 @@ def test_killed_in_its_recovery_it_recovers_the_next_time(spark, monkeypatch, tm
     spark.assert_clean(2)
 
 
-def test_r1_a_paused_process_is_fenced_by_another_driver(spark, monkeypatch, tmp_path) -> None:
+def test_a_paused_process_is_fenced_by_another_driver(spark, monkeypatch, tmp_path) -> None:
     """The zombie: driver and process stop before the decision, another driver goes on, they wake up."""
     spark.run(0)
     told = spark.tasks(spark.plan(1), 1)
@@ -196,7 +196,7 @@ def test_r1_a_paused_process_is_fenced_by_another_driver(spark, monkeypatch, tmp
         other.assert_clean(3)
 
 
-def test_r1_tasks_of_a_run_that_was_ended_decide_nothing(spark) -> None:
+def test_tasks_of_a_run_that_was_ended_decide_nothing(spark) -> None:
     """A query is stopped in the middle of its tasks and started again: what the first ones say late is refused."""
     spark.run(0)
     late = spark.tasks(spark.plan(1), 1)
@@ -215,7 +215,7 @@ def test_a_task_of_another_batch_writes_nothing(spark) -> None:
         spark.tasks(writer, 5)
 
 
-def test_r7_with_spark_it_ends_and_what_its_last_batch_prepared_is_undone(spark) -> None:
+def test_with_spark_it_ends_and_what_its_last_batch_prepared_is_undone(spark) -> None:
     spark.run(0)
     spark.tasks(spark.plan(1), 1)
     assert list((spark.location / "holdfast/wal").rglob("*.arrow"))

@@ -41,7 +41,6 @@ from holdfast.spark.running import LAST_CALL, reserve
 from holdfast.spark.shared import prove_shared
 from holdfast.spark.sinks import check_sinks, schemas_of, with_letters
 from holdfast.spark.tasks import SparkBatch, SparkTasks
-from holdfast.spark.warm import warm_workers
 
 DELIVERIES = ("exactly-once", "at-least-once")
 _CHECKPOINT = "checkpointlocation"
@@ -158,7 +157,6 @@ class HoldfastWriter(DataStreamWriter):
             storage = open_storage(log_location(self._location))
             log = CheckpointLog(storage, self._name, history_retain=self._history_retain)
             context = self._df.sparkSession.sparkContext
-            warm_workers(context)
             coordinator = Coordinator(
                 log,
                 self._sinks,
