@@ -84,10 +84,7 @@ def saved_while_it_runs(folder: Path, location: str, target: str) -> Savepoint:
 def test_taken_while_it_runs_then_killed_then_started_from(rocksdb, tmp_path: Path) -> None:
     """The state goes along: words that were counted before the savepoint count on, and none counts twice."""
     location = str(tmp_path / "ck")
-    saved = saved_while_it_runs(tmp_path, location, str(tmp_path / "saved"))
-    told = CliRunner().invoke(app, ["state", saved.path, "--json"])
-    assert told.exit_code == 0, told.output
-    assert [part["rows"] for part in json.loads(told.stdout)["operators"][0]["parts"]] == [3]
+    saved_while_it_runs(tmp_path, location, str(tmp_path / "saved"))
     for where, name in ((f"{location}-new", "words"), (f"{location}-copy", "copy")):
         writer = counts(rocksdb, tmp_path, where, name, f"{name}.db")
         writer.trigger(availableNow=True).start().awaitTermination()

@@ -87,7 +87,7 @@ def test_the_state_of_a_live_query_is_not_read(tmp_path) -> None:
     engine = SavedEngine(tmp_path / "ck", sink(tmp_path))
     engine.run(0, [1])
     told = CliRunner().invoke(app, ["state", str(tmp_path / "ck")])
-    assert told.exit_code == 1 and "holdfast state SAVEPOINT" in " ".join(told.stderr.split())
+    assert told.exit_code == 1 and "stop it first" in " ".join(told.stderr.split())
 
 
 @pytest.mark.parametrize("to", [2, 7])

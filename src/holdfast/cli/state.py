@@ -12,9 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.checkpoint.history import engine_position
-from holdfast.checkpoint.savepoint import MANIFEST, SPARK, join
 from holdfast.checkpoint.status import read_status
-from holdfast.checkpoint.storage import open_storage
 from holdfast.cli.output import JsonOption, LocationArgument, reporting, size
 from holdfast.errors import CheckpointInUseError
 
@@ -27,11 +25,15 @@ SampleOption = Annotated[int, typer.Option("--sample", min=0, help="Show so many
 def state(location: LocationArgument, sample: SampleOption = 5, json: JsonOption = False) -> None:
     """Show the keyed state of a stopped query: operators, partitions, sizes, timers that wait, some keys and values.
 
-    Starts Spark, whose own state reader reads it, as of the last batch that Spark has committed. LOCATION may also be a
-    savepoint, for the state of a query that goes on.
+    Starts Spark, whose own state reader reads it, as of the last batch that Spark has committed.
     """
     with reporting(json=json) as out:
-        location = _where(location)
+        found = read_status(location)
+        if found.owner is not None and found.owner.alive:
+            raise CheckpointInUseError(
+                f"the pipeline {found.pipeline!r} runs in process {found.owner.pid} on {found.owner.host}, and its "
+                "state changes while it is read: stop it first"
+            )
         from holdfast.spark.session import session
         from holdfast.spark.state import read_state
 
@@ -39,19 +41,6 @@ def state(location: LocationArgument, sample: SampleOption = 5, json: JsonOption
         committed = engine_position(location)[1]
         document = {"location": location, "checkpoint_id": committed, "operators": [asdict(o) for o in operators]}
         out.result(document, lambda: _shown(operators, committed))
-
-
-def _where(location: str) -> str:
-    """Where Spark's part of a savepoint is, or of a checkpoint location that no query runs on."""
-    if MANIFEST in open_storage(location).names(""):
-        return join(location, SPARK)
-    found = read_status(location)
-    if found.owner is not None and found.owner.alive:
-        raise CheckpointInUseError(
-            f"the pipeline {found.pipeline!r} runs in process {found.owner.pid} on {found.owner.host}, and its state "
-            "changes while it is read: stop it, or make a savepoint and look at that (holdfast state SAVEPOINT)"
-        )
-    return location
 
 
 def _shown(operators: Sequence[Operator], committed: int | None) -> RenderableType:
