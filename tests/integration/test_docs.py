@@ -229,6 +229,7 @@ TESTED = (
     "kafka-to-postgres.md",
     "changes.md",
     "flink.md",
+    "spark-doors.md",
 )
 
 

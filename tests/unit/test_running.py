@@ -18,7 +18,7 @@ from holdfast.connectors.files.sink import FileSink
 from holdfast.core.recovery import plan_recovery
 from holdfast.core.retry import Retry
 from holdfast.errors import CommitError, EngineError, InjectedFault, RecordError
-from holdfast.spark import kafka
+from holdfast.spark import kafka, running
 from holdfast.spark.kafka import KafkaProgress
 from holdfast.spark.query import HoldfastQuery
 from holdfast.spark.running import RunningQuery
@@ -247,3 +247,15 @@ def test_process_all_available_does_not_return_as_if_a_failed_delivery_had_worke
     query = _ended_query(engine)
     with pytest.raises(CommitError, match="checkpoint 0 is decided, but sink 'prepared' did not commit it"):
         query.processAllAvailable()
+
+
+@pytest.mark.parametrize("active", [True, False])
+def test_who_begins_to_watch_is_told_of_queries_that_run_and_not_of_those_that_have_ended(
+    monkeypatch: pytest.MonkeyPatch, active: bool
+) -> None:
+    query, heard = RunningQuery("file:/somewhere", []), list[RunningQuery]()
+    query._query = SimpleNamespace(isActive=active)  # type: ignore[assignment]
+    query.announce()
+    monkeypatch.setattr(running, "_live", {query.location: query})
+    running.announce(heard.append)()
+    assert heard == [query] * active

@@ -38,7 +38,7 @@ class Beside:
     """Answers Spark's workers, one at a time."""
 
     def __init__(self, jvm: Jvm) -> None:
-        self._jvm = jvm
+        self._driver = jvm
         self._run: DoorRun | None = None
         self._asked = threading.Lock()
         #: why the run cannot go on: noticed between two batches, and as Spark was told
@@ -50,7 +50,7 @@ class Beside:
     @property
     def wanted(self) -> bool:
         """Whether Spark may ask for another one."""
-        return self._jvm.alive
+        return self._driver.alive
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The reply to one request."""
@@ -117,7 +117,7 @@ class Beside:
         """Until nobody will ask any more: the timer, and an eye on Spark."""
         ticked = time.monotonic()
         while not self.done.wait(LOOK):
-            if not self._jvm.alive:
+            if not self._driver.alive:
                 logger.info("Spark's Java process has ended")
                 gone = EngineError("Spark's Java process has ended in the middle of this batch")
                 if self._run is not None:

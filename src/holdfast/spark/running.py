@@ -290,7 +290,8 @@ def announce(told: Callable[[RunningQuery], None]) -> Callable[[], None]:
     """Call `told` with every query of this process that runs or starts, until the answer is called."""
     with _lock:
         _told.append(told)
-        running = [query for query in _live.values() if query.announced]
+        # One that has ended stays among them until its location is used again: there is nothing to tell of it.
+        running = [query for query in _live.values() if query.announced and query.active]
     for query in running:
         told(query)
 
