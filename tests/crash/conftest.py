@@ -6,9 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.crash import warm
 from tests.servers.cassandra import CassandraServer
 from tests.servers.kafka import KafkaBroker
 from tests.servers.postgres import PostgresServer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A driver whose query has ended serves the next test."""
+    warm.POOL = warm.Pool(tmp_path_factory.mktemp("drivers"))
+    yield
+    warm.POOL.close()
+    warm.POOL = None
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,8 @@ class Work:
     checkpoints = FILES
     #: the program that is run
     module = "tests.crash.job"
+    #: each run has a process to itself, see tests.crash.warm
+    cold = False
     #: where the drivers' tasks run; None: in the driver's own process
     spark_cluster: SparkCluster | None = None
 
@@ -91,10 +93,10 @@ class Work:
             told = spark_cluster.conf(env, ("PYTHONPATH", faults.VARIABLE, faults.ONCE), self.folder)
             spec |= {"master": self.spark_cluster.url, "conf": {**told, **spec.get("conf", {})}}
         command, path = [sys.executable, "-m", self.module], self.folder / f"run-{self.runs}.log"
-        if warm.POOL is not None and self.module == Work.module and not {"conf", "master"} & set(spec):
-            kind = "kafka" if self.sink.startswith("kafka") else "plain"
+        alike = self.module == Work.module and not {"conf", "master"} & set(spec)
+        if warm.POOL is not None and alike and not self.cold:
             before = {run.pid for run in self._warm.values()}
-            run = warm.POOL.start(kind, [*command, "--warm"], env, ROOT, path, spec, before)
+            run = warm.POOL.start([*command, "--warm"], env, ROOT, path, spec, before)
             self._warm[self.runs] = run
             return run
         with path.open("wb") as log:

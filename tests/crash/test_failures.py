@@ -59,6 +59,7 @@ def test_d7_an_endpoint_that_breaks_between_two_batches_fails_the_query_for_ever
 
 def test_d8_a_bounded_run_into_an_endpoint_that_is_down_fails_and_the_next_delivers(tmp_path: Path) -> None:
     work = Work(tmp_path / "work", "write-ahead")
+    work.cold = True  # that its process ends by itself, with that code, is what this is about
     (work.folder / "endpoint").mkdir()
     down = work.folder / "endpoint" / "down"
     down.touch()
@@ -68,6 +69,7 @@ def test_d8_a_bounded_run_into_an_endpoint_that_is_down_fails_and_the_next_deliv
         assert text in work.log(), f"{text}\n{work.log()}"
     assert work.received("endpoint") == []
     down.unlink()
+    work.cold = False
     work.run_clean()
     work.assert_clean()
 

@@ -1,10 +1,10 @@
-"""Drivers that outlive the end of their query, so that the next run of the fault matrix need not start Spark.
+"""Drivers that outlive the end of their query, so that the next run of a crash test need not start Spark.
 
 Java and Spark getting up are nine tenths of the time of a run. A driver whose query has ended, well or with an error,
 waits for a run of another case. For the pipeline of that case it is a new process: no pipeline comes to the same one
 twice, so every recovery is made by another process than the one that met the fault. One that is killed is gone, as
-ever, with its Java and its workers. Only `make matrix` does this, unless it is told `--cold`; whether the process of a
-query that failed ends by itself is for `make test` to see.
+ever, with its Java and its workers. Both `make test` and `make matrix` do this (`--cold`: not). Whether the process of
+a query that failed ends by itself is for tests/crash/test_failures.py to see, whose drivers serve once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from holdfast.core import faults
 
 #: runs before a driver is replaced: what Spark keeps of each adds up
 RUNS = 12
-#: how many of a kind wait: most cases need two or three, one after the other
+#: how many wait: most cases need two or three, one after the other
 WAITING = 3
 
 
@@ -114,16 +114,15 @@ class WarmRun:
 
 
 class Pool:
-    """Hosts, a few of a kind that wait."""
+    """Hosts, of which a few wait."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._made = folder, 0
-        self._waiting: dict[str, list[Host]] = {}
-        self._busy: dict[int, tuple[str, Host]] = {}
+        self._waiting: list[Host] = []
+        self._busy: dict[int, Host] = {}
 
     def start(
         self,
-        kind: str,
         command: list[str],
         env: Mapping[str, str],
         cwd: Path,
@@ -132,42 +131,39 @@ class Pool:
         before: Collection[int],
     ) -> WarmRun:
         """A run in a host that waits, but in none of those `before`, or else in a new one."""
-        waiting = self._waiting.setdefault(kind, [])
-        host = next((host for host in waiting if host.process.pid not in before), None)
+        host = next((host for host in self._waiting if host.process.pid not in before), None)
         if host is not None:
-            waiting.remove(host)
+            self._waiting.remove(host)
         else:
             self._made += 1
             plain = {key: value for key, value in env.items() if key not in (faults.VARIABLE, faults.ONCE)}
             host = Host(command, plain, cwd, self._folder / f"driver-{self._made}.log")
-        self._busy[host.process.pid] = kind, host
+        self._busy[host.process.pid] = host
         fault = {key: env[key] for key in (faults.VARIABLE, faults.ONCE) if key in env}
         # Without a fault nobody asks where faults are noted; workers of Spark are kept for the same environment.
         return host.run(spec, fault if faults.VARIABLE in fault else {}, log)
 
     def give_back(self, run: WarmRun) -> None:
         """It has ended."""
-        kind, host = self._busy.pop(run.pid)
-        waiting = self._waiting.setdefault(kind, [])
-        if host.runs >= RUNS or len(waiting) >= WAITING:
+        host = self._busy.pop(run.pid)
+        if host.runs >= RUNS or len(self._waiting) >= WAITING:
             host.end()
         else:
-            waiting.append(host)
+            self._waiting.append(host)
 
     def forget(self, run: WarmRun) -> None:
         """It is gone."""
-        known = self._busy.pop(run.pid, None)
-        if known is not None:
-            known[1].close()
+        host = self._busy.pop(run.pid, None)
+        if host is not None:
+            host.close()
 
     def close(self) -> None:
         """End them all."""
-        waiting = [host for hosts in self._waiting.values() for host in hosts]
-        for host in (*waiting, *(host for _, host in self._busy.values())):
+        for host in (*self._waiting, *self._busy.values()):
             host.end()
         self._waiting.clear()
         self._busy.clear()
 
 
-#: set by tests.crash.matrix
+#: set by tests.crash.matrix and by tests/crash/conftest.py
 POOL: Pool | None = None

@@ -1,4 +1,4 @@
-"""Drivers of the fault matrix that outlive the end of their query: no pipeline comes to the same one twice."""
+"""Drivers of the crash tests that outlive the end of their query: no pipeline comes to the same one twice."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[warm.Pool]
 
 @pytest.fixture
 def start(pool: warm.Pool, tmp_path: Path) -> Start:
-    def start(says: str = "fine", before: tuple[int, ...] = (), kind: str = "plain", **env: str) -> warm.WarmRun:
+    def start(says: str = "fine", before: tuple[int, ...] = (), **env: str) -> warm.WarmRun:
         command, log = [sys.executable, "-c", JOB], tmp_path / f"{says}.log"
-        return pool.start(kind, command, {**os.environ, **env}, tmp_path, log, {"says": says}, before)
+        return pool.start(command, {**os.environ, **env}, tmp_path, log, {"says": says}, before)
 
     return start
 
@@ -79,13 +79,12 @@ def test_one_that_is_killed_is_gone(start: Start) -> None:
     end(again)
 
 
-def test_one_that_is_busy_or_of_another_kind_is_not_taken(start: Start) -> None:
-    runs = [start(), start(), start(kind="kafka")]
-    assert len({run.pid for run in runs}) == 3
+def test_one_that_is_busy_is_not_taken(start: Start) -> None:
+    runs = [start(), start()]
+    assert len({run.pid for run in runs}) == 2
     for run in runs:
         run.wait(60)
         end(run)
-    assert start(kind="kafka").pid == runs[2].pid
 
 
 def test_a_fault_is_that_of_its_run_and_not_of_the_process(start: Start, tmp_path: Path) -> None:
