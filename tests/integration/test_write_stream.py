@@ -269,6 +269,12 @@ class TestRefusals:
             ({"name": " x"}, "no blanks at its ends"),
             ({"delivery": "at-most-once"}, "exactly-once, at-least-once"),
             ({"checkpoint_location": ""}, "checkpoint_location must be a path"),
+            ({"checkpoint_location": 5}, "checkpoint_location must be text or a path, not 5"),
+            ({"take_over": "yes"}, "take_over must be True or False, not 'yes'"),
+            ({"retry": "5m"}, r'retry must be hf.Retry\(for_="5m", ...\), or None, not .5m'),
+            ({"drain_timeout": None}, 'drain_timeout must be a duration such as "90s".* not None'),
+            ({"history_retain": 0}, "history_retain must be a whole number of at least 1, not 0"),
+            ({"dead_letters": "there"}, r"dead_letters must be hf.DeadLetters\(sink, ...\), or None, not "),
         ],
     )
     def test_bad_options(self, spark, tmp_path, database, options, message) -> None:
@@ -279,7 +285,7 @@ class TestRefusals:
     def test_no_sinks_wrong_sinks_and_batch_frames(self, spark, tmp_path) -> None:
         frame = self.frame(spark, tmp_path)
         for sinks in ([], ["kafka"]):
-            with pytest.raises(errors.ConfigError, match="sink"):
+            with pytest.raises(errors.ConfigError, match=r"^sinks must "):
                 hf.write_stream(frame, sinks, name="x", checkpoint_location=str(tmp_path / "c"))
         with pytest.raises(errors.ConfigError, match="streaming DataFrame"):
             hf.write_stream(spark.range(3), hf.StdoutSink(), name="x", checkpoint_location=str(tmp_path / "c"))
@@ -320,6 +326,7 @@ class TestRefusals:
         for call in (
             lambda: writer.option("checkpointLocation", "elsewhere"),
             lambda: writer.options(checkpointLocation="elsewhere"),
+            lambda: writer.format("kafka"),
             lambda: writer.toTable("t"),
             lambda: writer.foreach(print),
             lambda: writer.foreachBatch(print),

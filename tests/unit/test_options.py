@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import pytest
@@ -15,7 +16,7 @@ import holdfast as hf
 from holdfast.cli.app import app
 from holdfast.core.options import SECRET, Columns, Limit, check, checked, one_of, whole
 from holdfast.errors import ConfigError
-from holdfast.pipeline.model import SINKS
+from holdfast.pipeline.model import SINKS, job_model
 from holdfast.pipeline.options import options_of
 
 
@@ -88,6 +89,40 @@ def test_every_sink_refuses_an_option_of_another_type_when_it_is_made(sink: Any,
         sink(**options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topics": "orders"}, r"topics must be a list of text: topics=\['orders'\]"),
+        ({"topics": [5]}, r"topics must be a list of text, or None, not \[5\]"),
+        ({"topics": None}, r"give topics=\[...\] or pattern='...', one of the two"),
+        ({"pattern": " "}, "pattern must be a regular expression such as"),
+        ({"group_id": ""}, "group_id must be a name, not ''"),
+        ({"start": "earliest"}, r"start must be one of StartFrom.group_offsets\(\), .*, or None, not 'earliest'"),
+        ({"commit_offsets": "no"}, "commit_offsets must be True or False, or None, not 'no'"),
+        ({"isolation": "committed"}, "isolation must be one of read_committed, read_uncommitted, not 'committed'"),
+        ({"options": [("kafka.sasl.password", "s3cret")]}, "options must be a dict, or None, not list$"),
+        ({"spark": "local"}, "spark must be a SparkSession, not str"),
+    ],
+)
+def test_read_kafka_refuses_as_sinks_do(options: dict[str, Any], message: str) -> None:
+    given = {"spark": SimpleNamespace(readStream=None), "bootstrap_servers": "h:9", "topics": ["t"], "group_id": "g"}
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        hf.read_kafka(**{**given, **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": "big"}, 'size must be a size such as "128MB", "64MiB" or a number of bytes, or None, not .big.'),
+        ({"age": True}, 'age must be a duration such as "90s", "15m", "1h" or seconds, or None, not True'),
+        ({"inactivity": -1}, "inactivity must be a duration such as .*, or None, not -1"),
+    ],
+)
+def test_rolling_refuses_by_the_options_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^rolling\.{message}"):
+        hf.Rolling(**options)
+
+
 def test_no_error_quotes_a_secret() -> None:
     for make in (
         lambda: hf.KafkaSink("h:9092", "t", config=[("sasl.password", "s3cret")]),  # type: ignore[arg-type]
@@ -104,6 +139,8 @@ def test_the_schema_of_job_files_knows_what_is_allowed() -> None:
     assert schema["mode"]["enum"] == ["ledger", "two-phase", "upsert", "append"]
     assert schema["schema_change"]["enum"] == ["freeze", "evolve", "discard-column"]
     assert schema["max_targets"]["minimum"] == 1
+    job = job_model().model_json_schema()["properties"]
+    assert job["delivery"]["enum"] == ["exactly-once", "at-least-once"] and job["history_retain"]["minimum"] == 1
     delivery = SINKS["kafka"].model_json_schema()["properties"]["delivery"]
     assert {"enum": ["none", "at-least-once", "exactly-once"], "type": "string"} in delivery["anyOf"]
 

@@ -13,8 +13,10 @@ import os
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from holdfast.core.units import A_DURATION, A_SIZE, parse_duration, parse_size
 from holdfast.errors import ConfigError
 
 P = ParamSpec("P")
@@ -76,6 +78,20 @@ Condition = Annotated[str, text("a condition in Spark SQL such as \"op = 'd'\"")
 Limit = Annotated[int, whole(1)] | None
 
 
+def _parsed(parse: Callable[[str, object], object]) -> Callable[[Any], bool]:
+    def good(value: Any) -> bool:
+        try:
+            return parse("", value) is not None
+        except ConfigError:
+            return False
+
+    return good
+
+
+Duration = Annotated[str | float | timedelta, Rule(A_DURATION, _parsed(parse_duration))]
+Size = Annotated[str | int, Rule(A_SIZE, _parsed(parse_size))]
+
+
 def checked(make: Callable[P, R]) -> Callable[P, R]:
     """A constructor or function that refuses, before anything is done, arguments that are not of their type."""
     signature = inspect.signature(make)
@@ -95,11 +111,11 @@ def checked(make: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def check_fields(made: Any) -> None:
-    """The same for a dataclass, in its `__post_init__`."""
+def check_fields(made: Any, within: str = "") -> None:
+    """The same for a dataclass, in its `__post_init__`; `within`: the option that it is the value of."""
     makes: Callable[..., Any] = type(made)
     for name, kind in _kinds(makes).items():
-        check(name, kind, getattr(made, name))
+        check(f"{within}.{name}" if within else name, kind, getattr(made, name))
 
 
 @functools.cache

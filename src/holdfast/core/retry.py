@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 
+from holdfast.core.options import Duration, check_fields
 from holdfast.core.units import parse_duration
 from holdfast.errors import ConfigError
 
@@ -21,18 +21,15 @@ class Retry:
     sweep that does not return is given up after the same time, and not before 30 s.
     """
 
-    for_: str | float | timedelta = "5m"
-    first_wait: str | float | timedelta = 0.1
-    longest_wait: str | float | timedelta = "10s"
+    for_: Duration = "5m"
+    first_wait: Duration = 0.1
+    longest_wait: Duration = "10s"
 
     def __post_init__(self) -> None:
-        for name in ("for_", "first_wait", "longest_wait"):
-            if getattr(self, name) is None:
-                raise ConfigError(f'retry.{name} must be a duration such as "90s", "5m" or seconds, not None')
+        check_fields(self, "retry")
         first, longest = self._waits
         if not 0 < first <= longest:
             raise ConfigError("retry.first_wait must be above 0 and not above retry.longest_wait")
-        parse_duration("retry.for_", self.for_)
 
     @property
     def seconds(self) -> float:

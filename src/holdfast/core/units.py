@@ -9,6 +9,9 @@ from datetime import timedelta
 
 from holdfast.errors import ConfigError
 
+#: what an error says that an option must be
+A_SIZE = 'a size such as "128MB", "64MiB" or a number of bytes'
+A_DURATION = 'a duration such as "90s", "15m", "1h" or seconds'
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _SIZES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 _DURATIONS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -20,7 +23,7 @@ def parse_size(option: str, value: object) -> int | None:
         return None
     number = _number(value, _SIZES)
     if number is None or not math.isfinite(number) or number < 1:
-        raise ConfigError(f'{option} must be a size such as "128MB", "64MiB" or a number of bytes, not {value!r}')
+        raise ConfigError(f"{option} must be {A_SIZE}, not {value!r}")
     return int(number)
 
 
@@ -33,7 +36,7 @@ def parse_duration(option: str, value: object) -> float | None:
     else:
         number = _number(value, _DURATIONS)
     if number is None or not math.isfinite(number) or number < 0:
-        raise ConfigError(f'{option} must be a duration such as "90s", "15m", "1h" or seconds, not {value!r}')
+        raise ConfigError(f"{option} must be {A_DURATION}, not {value!r}")
     return float(number)
 
 

@@ -17,12 +17,13 @@ from holdfast.errors import ConfigError
 from holdfast.sinks.dead_letters import DeadLetters
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark.connect import FORMAT, HANDED, TAKE_OVER
+from holdfast.spark.refusals import Refusals
 
 _FIXED = ("checkpointlocation", "name", HANDED, TAKE_OVER)
 _CLASSIC = "through Spark Connect holdfast runs as a data source, and {}: use a classic SparkSession for it"
 
 
-class ConnectWriter(DataStreamWriter):
+class ConnectWriter(Refusals, DataStreamWriter):
     """The writer of Spark Connect; what a data source cannot have is refused here, before anything starts."""
 
     def __init__(
@@ -39,7 +40,7 @@ class ConnectWriter(DataStreamWriter):
         vars(self).update(vars(df.writeStream))  # as Spark makes one, without what is private to it
         told = {key: value for key, value in settings.items() if key != "take_over"}
         made = {"sinks": sinks, "settings": told, "dead_letters": dead_letters, "history_retain": history_retain}
-        super().format(FORMAT)
+        DataStreamWriter.format(self, FORMAT)
         super().queryName(name)
         super().option("name", name)
         super().option("checkpointLocation", location)
@@ -52,30 +53,8 @@ class ConnectWriter(DataStreamWriter):
             raise ConfigError(_CLASSIC.format(f"Spark gives data sources no {outputMode} mode"))
         return super().outputMode(outputMode)
 
-    def trigger(self, *args: Any, **kwargs: Any) -> DataStreamWriter:
-        """See DataStreamWriter."""
-        if kwargs.get("continuous") is not None or kwargs.get("realTime") is not None:
-            raise ConfigError("trigger: holdfast delivers micro-batches: processingTime, availableNow or once")
-        return super().trigger(*args, **kwargs)
-
     def option(self, key: str, value: Any) -> DataStreamWriter:
         """See DataStreamWriter; what `write_stream` was given is fixed."""
         if key.lower() in _FIXED:
             raise ConfigError(f"option {key} is set by write_stream: pass it there")
         return super().option(key, value)
-
-    def format(self, source: str) -> DataStreamWriter:
-        """Not available: rows go to the sinks."""
-        raise ConfigError("format() does not go with write_stream: rows go to its sinks; call start()")
-
-    def foreachBatch(self, func: Any) -> DataStreamWriter:
-        """Not available: rows go to the sinks."""
-        raise ConfigError("foreachBatch() does not go with write_stream: rows go to its sinks; call start()")
-
-    def foreach(self, f: Any) -> DataStreamWriter:
-        """Not available: rows go to the sinks."""
-        raise ConfigError("foreach() does not go with write_stream: rows go to its sinks; call start()")
-
-    def toTable(self, *args: Any, **kwargs: Any) -> Any:
-        """Not available: rows go to the sinks."""
-        raise ConfigError("toTable() does not go with write_stream: rows go to its sinks; call start()")

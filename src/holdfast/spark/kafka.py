@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -19,6 +19,7 @@ from holdfast.connectors.kafka.client.settings import check_servers, client_conf
 from holdfast.connectors.kafka.source.group import CommitMode, GroupOffsets, KafkaSource, commit_mode
 from holdfast.connectors.kafka.source.start import RowsExpiredError, StartFrom, check_unread, starting_offsets
 from holdfast.core.model import CheckpointId
+from holdfast.core.options import SECRETS, Rule, checked, made, one_of, text
 from holdfast.errors import ConfigError, SourceError
 from holdfast.spark.private import streaming_sources
 
@@ -28,6 +29,9 @@ LAST_TRIES = 5.0
 #: and before that waits for an attempt that is under way
 LAST_WAIT = 20.0
 ISOLATION = ("read_committed", "read_uncommitted")
+#: Spark Connect has a class of its own for it.
+_SESSION = Rule("a SparkSession", lambda value: hasattr(value, "readStream"), secret=True)
+_START_FROM = made("one of StartFrom.group_offsets(), .earliest(), .latest(), .timestamp(ms) ...", StartFrom)
 #: Marks that travel in the source's options, so that write_stream finds them again in the plan.
 _GROUP, _COMMIT, _START, _PROBLEM = (f"holdfast.{name}" for name in ("group", "commit", "start", "problem"))
 #: By default Kafka's consumer hands out 500 rows at a time, and each time Spark asks the broker twice for the ends of a
@@ -40,17 +44,18 @@ _OURS = (
 )  # fmt: skip
 
 
+@checked
 def read_kafka(
-    spark: SparkSession,
+    spark: Annotated[SparkSession, _SESSION],
     *,
     bootstrap_servers: str,
     topics: Sequence[str] | None = None,
-    pattern: str | None = None,
-    group_id: str,
-    start: StartFrom | None = None,
+    pattern: Annotated[str, text("a regular expression such as 'orders-.*'")] | None = None,
+    group_id: Annotated[str, text("a name")],
+    start: Annotated[StartFrom, _START_FROM] | None = None,
     commit_offsets: bool | None = None,
-    isolation: str = "read_committed",
-    options: Mapping[str, str] | None = None,
+    isolation: Annotated[str, one_of(*ISOLATION)] = "read_committed",
+    options: Annotated[Mapping[str, str], SECRETS] | None = None,
 ) -> DataFrame:
     """A streaming DataFrame over Kafka topics, with the columns of Spark's Kafka source.
 
@@ -60,15 +65,9 @@ def read_kafka(
     (`maxOffsetsPerTrigger`, `kafka.*`).
     """
     servers = check_servers(bootstrap_servers)
-    if (topics is None) == (pattern is None) or isinstance(topics, str) or (topics is not None and not topics):
+    if (topics is None) == (pattern is None) or (topics is not None and not topics):
         raise ConfigError("give topics=[...] or pattern='...', one of the two")
-    if not isinstance(group_id, str) or not group_id:
-        raise ConfigError(f"group_id must be a name, not {group_id!r}")
-    if isolation not in ISOLATION:
-        raise ConfigError(f"isolation must be one of {', '.join(ISOLATION)}, not {isolation!r}")
     begin = start or StartFrom.group_offsets()
-    if not isinstance(begin, StartFrom):
-        raise ConfigError("start must be one of StartFrom.group_offsets(), .earliest(), .latest(), .timestamp(ms) ...")
     given = {key: str(value) if isinstance(value, os.PathLike) else value for key, value in (options or {}).items()}
     for key in given:
         if key.lower() in _OURS:

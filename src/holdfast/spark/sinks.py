@@ -24,12 +24,6 @@ def check_sinks(
     given = [sinks] if isinstance(sinks, TwoPhaseCommitSink | Route) else list(sinks)
     if not given:
         raise ConfigError("sinks must hold at least one sink")
-    for one in given:
-        if not isinstance(one, TwoPhaseCommitSink | Route):
-            raise ConfigError(
-                "sinks must be TwoPhaseCommitSink, WriteAheadSink or IdempotentSink objects, or hf.route(...) of one, "
-                f"not {type(one).__name__}"
-            )
     chosen = [one if isinstance(one, Route) else Route(one) for one in given]
     every = [*(one.sink for one in chosen), *([] if dead_letters is None else [dead_letters.sink])]
     for sink in every:

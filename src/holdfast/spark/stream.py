@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +20,7 @@ from holdfast.checkpoint.prepare import undone
 from holdfast.checkpoint.pulse import Pulse
 from holdfast.checkpoint.storage import open_storage
 from holdfast.core.naming import check_name
+from holdfast.core.options import Duration, Rule, checked, fits, made, one_of, whole
 from holdfast.core.paths import AnyPath, path_text
 from holdfast.core.retry import Retry
 from holdfast.core.units import parse_duration
@@ -36,6 +37,7 @@ from holdfast.spark.kafka import KafkaProgress
 from holdfast.spark.packages import prove_packages
 from holdfast.spark.partitions import PlanReader
 from holdfast.spark.query import HoldfastQuery
+from holdfast.spark.refusals import Refusals
 from holdfast.spark.routes import Routed, routed
 from holdfast.spark.running import LAST_CALL, reserve
 from holdfast.spark.shared import prove_shared
@@ -44,20 +46,31 @@ from holdfast.spark.tasks import SparkBatch, SparkTasks
 
 DELIVERIES = ("exactly-once", "at-least-once")
 _CHECKPOINT = "checkpointlocation"
+_STREAMING = Rule(
+    "a streaming DataFrame (spark.readStream...; for a batch use DataFrame.write)",
+    lambda value: isinstance(value, DataFrame) and value.isStreaming,
+    secret=True,  # to show a frame may be to run it
+)
+_SINKS = Rule(
+    "TwoPhaseCommitSink, WriteAheadSink or IdempotentSink objects, or hf.route(...) of one",
+    lambda value: isinstance(value, TwoPhaseCommitSink | Route) or fits(Sequence[TwoPhaseCommitSink | Route], value),
+    secret=True,
+)
 
 
+@checked
 def write_stream(
-    df: DataFrame,
-    sinks: TwoPhaseCommitSink | Route | Sequence[TwoPhaseCommitSink | Route],
+    df: Annotated[DataFrame, _STREAMING],
+    sinks: Annotated[TwoPhaseCommitSink | Route | Sequence[TwoPhaseCommitSink | Route], _SINKS],
     *,
     name: str,
     checkpoint_location: AnyPath,
-    delivery: str = "exactly-once",
+    delivery: Annotated[str, one_of(*DELIVERIES)] = "exactly-once",
     take_over: bool = False,
-    retry: Retry | None = None,
-    drain_timeout: str | float = 60.0,
-    history_retain: int = HISTORY_RETAIN,
-    dead_letters: DeadLetters | None = None,
+    retry: Annotated[Retry, made('hf.Retry(for_="5m", ...)', Retry)] | None = None,
+    drain_timeout: Duration = 60.0,
+    history_retain: Annotated[int, whole(1)] = HISTORY_RETAIN,
+    dead_letters: Annotated[DeadLetters, made("hf.DeadLetters(sink, ...)", DeadLetters)] | None = None,
 ) -> DataStreamWriter:
     """Deliver a streaming DataFrame into sinks; one decision for all of them.
 
@@ -71,35 +84,23 @@ def write_stream(
     without it the query stops at them.
     """
     check_name("name", name)
-    if not isinstance(df, DataFrame) or not df.isStreaming:
-        raise ConfigError("df must be a streaming DataFrame (spark.readStream...); for a batch use DataFrame.write")
-    if delivery not in DELIVERIES:
-        raise ConfigError(f"delivery must be one of {', '.join(DELIVERIES)}, not {delivery!r}")
     location = path_text("checkpoint_location", checkpoint_location, "a path or URL")
-    if retry is not None and not isinstance(retry, Retry):
-        raise ConfigError(f'retry must be hf.Retry(for_="5m", ...), not {retry!r}')
     drain = parse_duration("drain_timeout", drain_timeout)
-    if drain is None:
-        raise ConfigError('drain_timeout must be a duration such as "60s", "5m" or seconds, not None')
-    if isinstance(history_retain, bool) or not isinstance(history_retain, int) or history_retain < 1:
-        raise ConfigError(f"history_retain must be a number of checkpoints, at least 1, not {history_retain!r}")
     refuse_speculation(df.sparkSession)
     settings = {"delivery": delivery, "take_over": take_over, "retry": retry, "drain_timeout": drain}
-    if dead_letters is not None and not isinstance(dead_letters, DeadLetters):
-        raise ConfigError(f"dead_letters must be hf.DeadLetters(sink, ...), not {type(dead_letters).__name__}")
     if not private.is_classic(df):
         return _over_connect(
             df, plain_sinks(sinks, dead_letters), name, location, settings, dead_letters, history_retain
         )
     s3a.use(s3a.read_settings(private.hadoop_setting(df.sparkSession.sparkContext)))
-    made = routed(df, check_sinks(sinks, dead_letters))
-    _check_patterns(made)
+    lanes = routed(df, check_sinks(sinks, dead_letters))
+    _check_patterns(lanes)
     settings["dead_letters"] = dead_letters
     qualified = private.qualified(df.sparkSession.sparkContext, location)
-    return HoldfastWriter(made, name, qualified, settings, history_retain)
+    return HoldfastWriter(lanes, name, qualified, settings, history_retain)
 
 
-class HoldfastWriter(DataStreamWriter):
+class HoldfastWriter(Refusals, DataStreamWriter):
     """Spark's DataStreamWriter, which claims the checkpoint location and recovers before Spark starts the query."""
 
     def __init__(
@@ -204,7 +205,7 @@ class HoldfastWriter(DataStreamWriter):
                 live.in_batch = False
 
             try:
-                super().foreachBatch(run)
+                DataStreamWriter.foreachBatch(self, run)
                 with quick_files(self._df.sparkSession, self._location):
                     query = super().start(**kwargs)
             except BaseException as error:
@@ -224,13 +225,12 @@ class HoldfastWriter(DataStreamWriter):
     def _sq(self, jsq: Any) -> StreamingQuery:
         return HoldfastQuery(jsq)
 
-    def trigger(self, *args: Any, **kwargs: Any) -> DataStreamWriter:
+    def trigger(self, *args: Any, **kwargs: Any) -> HoldfastWriter:
         """See DataStreamWriter; a run that ends with its input ends only when its sinks have caught up."""
-        if kwargs.get("continuous") is not None or kwargs.get("realTime") is not None:
-            raise ConfigError("trigger: holdfast delivers micro-batches: processingTime, availableNow or once")
+        super().trigger(*args, **kwargs)
         self._bounded = bool(kwargs.get("availableNow") or kwargs.get("once"))
         self._trigger_text = ", ".join(k if v is True else f"{k}={v}" for k, v in kwargs.items() if v is not None)
-        return super().trigger(*args, **kwargs)
+        return self
 
     def option(self, key: str, value: Any) -> DataStreamWriter:
         """See DataStreamWriter; the checkpoint location is fixed by `write_stream`."""
@@ -243,18 +243,6 @@ class HoldfastWriter(DataStreamWriter):
         for key, value in options.items():
             self.option(key, value)
         return self
-
-    def foreachBatch(self, func: Any) -> DataStreamWriter:
-        """Not available: write_stream is itself built on it."""
-        raise ConfigError("foreachBatch() does not go with write_stream: rows go to its sinks; call start()")
-
-    def foreach(self, f: Any) -> DataStreamWriter:
-        """Not available: rows go to the sinks."""
-        raise ConfigError("foreach() does not go with write_stream: rows go to its sinks; call start()")
-
-    def toTable(self, *args: Any, **kwargs: Any) -> StreamingQuery:
-        """Not available: rows go to the sinks."""
-        raise ConfigError("toTable() does not go with write_stream: rows go to its sinks; call start()")
 
 
 def _over_connect(

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any
 
+from holdfast.core.options import Duration, Size, check_fields
 from holdfast.core.units import parse_duration, parse_size
 from holdfast.errors import ConfigError
 
@@ -26,12 +26,13 @@ class Rolling:
     None switches a limit off. `age="0s"` completes the files of every checkpoint at once.
     """
 
-    size: str | int | None = "128MB"
+    size: Size | None = "128MB"
     #: with the timer's rounds and the writing of the file, rows are seen within a minute
-    age: str | float | timedelta | None = "45s"
-    inactivity: str | float | timedelta | None = "15s"
+    age: Duration | None = "45s"
+    inactivity: Duration | None = "15s"
 
     def __post_init__(self) -> None:
+        check_fields(self, "rolling")
         if (self.size_bytes, self.age_seconds, self.inactivity_seconds) == (None, None, None):
             raise ConfigError("rolling needs a size, an age or an inactivity: without any, no row would be seen")
 
