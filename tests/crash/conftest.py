@@ -10,6 +10,9 @@ from tests.crash import warm
 from tests.servers.cassandra import CassandraServer
 from tests.servers.kafka import KafkaBroker
 from tests.servers.postgres import PostgresServer
+from tests.servers.s3_fixtures import moto
+
+__all__ = ["moto"]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,6 +20,7 @@ import pyspark
 import pytest
 
 from holdfast.core import faults
+from holdfast.spark import class_archive
 from tests.crash.harness import ROOT, Work, _source, status
 from tests.crash.processes import Driver, end, state_of, wait_for
 
@@ -132,6 +133,8 @@ def environment(**more: str) -> dict[str, str]:
         "PYTHONPATH": f"{_source()}:{ROOT}",
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(SPARK),
+        # As hf.session has it, which is not asked here.
+        "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {class_archive.options({})}".strip(),
     }
     return {**env, "SPARK_LOCAL_IP": "127.0.0.1", **more}
 

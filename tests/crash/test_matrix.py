@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,22 @@ import pytest
 
 from tests.crash.cases import CASES, SINKS, work_for
 from tests.crash.scenarios import Case
+from tests.crash.stores_work import STORES
 
 #: Several endpoints under one decision; each of them has a column of its own.
 TOGETHER = ("beside", "stores", "kafka-both", "kafka-three", "routes")
 
 
+def in_make_test() -> Iterator[Any]:
+    """Its cases; those with a Cassandra where the other tests of one are, since each worker would start its own."""
+    for case in CASES:
+        if case.always:
+            needs = "cassandra" in STORES.get(case.sink, ())
+            yield pytest.param(case, id=case.id, marks=[pytest.mark.xdist_group("cassandra")] if needs else [])
+
+
 @pytest.mark.contract("T2")
-@pytest.mark.parametrize("case", [case for case in CASES if case.always], ids=lambda case: case.id)
+@pytest.mark.parametrize("case", in_make_test())
 def test_after_the_fault_every_row_is_delivered_once(
     case: Case, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,16 +10,6 @@ from tests.crash.cases import S3, work_for
 from tests.crash.s3_scenarios import POINTS, SINKS
 from tests.crash.scenarios import Case
 from tests.servers.s3_stores import Moto
-
-
-@pytest.fixture(scope="module")
-def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
-    server = Moto(tmp_path_factory.mktemp("moto"))
-    try:
-        server.start()
-        yield server
-    finally:
-        server.stop()
 
 
 @pytest.mark.timeout(600)

@@ -1,50 +1,36 @@
-"""A real S3 server as fixtures: import both names into the conftest of the tests that need them."""
+"""A real S3 server as fixtures: import the names into the conftest of the tests that need them."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import time
 import urllib.request
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from holdfast.testing.servers.kafka import free_port
+from tests.servers.s3_stores import Moto
 
-ROOT = Path(__file__).parents[2]
+
+@pytest.fixture(scope="session")
+def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moto]:
+    """moto on a bad day: slow, and now and then it answers 503."""
+    yield from _started(Moto(tmp_path_factory.mktemp("moto")), proxied=True)
 
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The endpoint of a real S3 server; one that does not start is a failure, never a skip."""
-    port = free_port()
-    log = tmp_path_factory.mktemp("moto") / "moto.log"
-    with log.open("wb") as output:
-        command = [sys.executable, "-m", "tests.servers.s3", str(port)]
-        server = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+    """The endpoint of moto on a good day."""
+    for server in _started(Moto(tmp_path_factory.mktemp("moto")), proxied=False):
+        yield server.endpoint
+
+
+def _started(server: Moto, *, proxied: bool) -> Iterator[Moto]:
     try:
-        url = f"http://127.0.0.1:{port}"
-        _wait_until_up(server, url, log)
-        yield url
+        server.start(proxied=proxied)
+        yield server
     finally:
-        server.kill()
-        server.wait()
-
-
-def _wait_until_up(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except OSError as error:
-            if server.poll() is not None or time.monotonic() > deadline:
-                pytest.fail(f"moto_server did not start ({error}): {log.read_text()}")
-        time.sleep(0.1)
+        server.stop()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Two independent S3 servers, each behind a proxy that is slow and answers 503 now and then."""
+"""Two independent S3 servers, alone or behind a proxy that is slow and answers 503 now and then."""
 
 from __future__ import annotations
 
@@ -44,11 +44,14 @@ class S3Server:
         """What starts it."""
         raise NotImplementedError
 
-    def start(self) -> None:
-        """The server, then the proxy."""
+    def start(self, *, proxied: bool = True) -> None:
+        """The server, then the proxy; one that does not start is a failure."""
         port, front = free_port(), free_port()
-        self.direct, self.endpoint = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{front}"
+        self.direct = self.endpoint = f"http://127.0.0.1:{port}"
         self._launch("server", self.command(port), self.direct)
+        if not proxied:
+            return
+        self.endpoint = f"http://127.0.0.1:{front}"
         proxy = [sys.executable, "-m", "tests.servers.s3_proxy", str(front), f"127.0.0.1:{port}"]
         self._launch("proxy", proxy, self.endpoint)
 
