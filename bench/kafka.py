@@ -19,8 +19,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.servers.kafka import KafkaBroker
-
 from bench import kafka_flink
 from bench.kafka_job import ALIKE_SPARK, ALL, LIVE, RAW, SPARK
 from bench.kafka_live import Reader, feed
@@ -29,6 +27,7 @@ from bench.kafka_plot import plot
 from bench.kafka_report import FLINK, NAMES, report
 from bench.kafka_topics import Curve, Topics
 from bench.report import RESULTS
+from holdfast.testing.servers.kafka import KafkaBroker
 
 #: Ways that are given rows at a fixed rate: Flink's latency is that of its checkpoints, whatever it is told.
 STREAMING = tuple(way for way in NAMES if way not in (FLINK, RAW))

@@ -19,12 +19,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.servers.kafka import KafkaBroker
-
 from bench.kafka_job import ALL, TWO_PHASE, WRITE_AHEAD
 from bench.kafka_measure import cpu_of
 from bench.kafka_topics import Topics
 from bench.report import ROOT
+from holdfast.testing.servers.kafka import KafkaBroker
 
 #: What a Java frame belongs to: the first one from the top of a stack that is in this list counts.
 JAVA = (

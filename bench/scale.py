@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.servers.kafka import KafkaBroker
 
 import holdfast as hf
 from bench.backlog import Away
@@ -34,6 +33,7 @@ from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.ports import EnginePosition, LoopTasks, SubtaskReport
 from holdfast.checkpoint.storage import LocalStorage, Storage, open_storage
 from holdfast.testing.local import LocalBatch
+from holdfast.testing.servers.kafka import KafkaBroker
 
 ROWS = pa.RecordBatch.from_pydict({"value": ["x"] * 10})
 PICTURE = ROOT / "docs" / "images" / "scale.png"

@@ -132,7 +132,8 @@ class KafkaBroker:
             return False
 
     def _tool(self, *arguments: str) -> str:
-        command = [*self._command("-Xmx256m"), "kafka.tools.StorageTool", *arguments]
+        quick = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+        command = [*self._command(*quick), "kafka.tools.StorageTool", *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     def _command(self, *options: str) -> list[str]:
