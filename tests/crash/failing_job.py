@@ -97,7 +97,7 @@ class Job:
 
     def tell(self) -> None:
         """Leave word for the test; Spark's listeners hear of an end a moment after it."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not self.listener.ends and time.monotonic() < deadline:
             time.sleep(0.1)
         self.seen["listener"] = self.listener.ends

@@ -64,11 +64,11 @@ class KafkaWork(Work):
         self.source = f"source-{len(SOURCE)}"
         copies = 1 if isinstance(self._servers, KafkaBroker) else len(self._servers.brokers)
         topics = [NewTopic(topic, OUT_PARTITIONS, copies) for topic in self.out.values()]
-        known = self.source in admin.list_topics(timeout=30).topics
+        known = self.source in admin.list_topics(timeout=60).topics
         if not known:
             topics.append(NewTopic(self.source, len(SOURCE), copies))
         for answer in admin.create_topics(topics).values():
-            answer.result(30)
+            answer.result(60)
         if not known:
             self._fill()
 

@@ -28,6 +28,8 @@ class S3Work(Work):
             "endpoint.region": "us-east-1",
             "path.style.access": "true",
             "connection.ssl.enabled": "false",
+            # After a 503: half a second by default, which is most of the time of a case.
+            "retry.throttle.interval": "50ms",
         }
         conf = {f"spark.hadoop.fs.s3a.{name}": value for name, value in s3a.items()}
         conf = {**conf, "spark.jars": s3a_jars(), **spec.pop("conf", {})}

@@ -35,7 +35,7 @@ class DoorWork(Work):
 
     def assert_log_clean(self) -> None:
         """The process beside the driver outlives the query, and throws away what nobody needs when it comes to it."""
-        wait_for(lambda: not list((self.log_folder / "wal").rglob("*.arrow")), "an empty log", 30)
+        wait_for(lambda: not list((self.log_folder / "wal").rglob("*.arrow")), "an empty log", 60)
         super().assert_log_clean()
 
 

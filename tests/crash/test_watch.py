@@ -36,7 +36,7 @@ class Memory(Store):
 def test_whole_checkpoints_that_stay_are_fine() -> None:
     store = Memory([], ONE, ONE, TWO)
     watching = Watch(store)
-    wait_for(lambda: store.looks > 4, "all views are seen", 30)
+    wait_for(lambda: store.looks > 4, "all views are seen", 60)
     watching.assert_nothing_wrong()
 
 
@@ -54,6 +54,6 @@ def test_a_fault_that_a_later_look_would_not_show_is_remembered(views: tuple[lis
     store = Memory(*views)
     watching = Watch(store)
     # It stops looking when it has found something.
-    wait_for(lambda: not watching.looking, "the fault is seen", 30)
+    wait_for(lambda: not watching.looking, "the fault is seen", 60)
     with pytest.raises(AssertionError, match=wrong):
         watching.assert_nothing_wrong()

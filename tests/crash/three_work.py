@@ -26,7 +26,7 @@ class Topic(Store):
         self._broker, topic = broker, f"three-{uuid.uuid4().hex[:8]}"
         self.options = {"bootstrap_servers": broker.bootstrap, "topic": topic}
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+        admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(60)
 
     def received(self) -> list[int]:
         """See Store."""

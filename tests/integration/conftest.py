@@ -25,7 +25,7 @@ def topic(kafka: KafkaBroker) -> Callable[..., str]:
 
     def make(prefix: str = "t", partitions: int = 2, **config: str) -> str:
         name = f"{prefix}-{uuid.uuid4().hex[:8]}"
-        admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
+        admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(60)
         return name
 
     return make

@@ -442,7 +442,7 @@ def test_never_more_requests_under_way_than_allowed(rig: Rig, monkeypatch: pytes
 
 @pytest.fixture
 def wait() -> Callable[..., None]:
-    def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    def until(condition: Callable[[], bool], seconds: float = 60) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline

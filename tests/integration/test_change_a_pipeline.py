@@ -78,7 +78,7 @@ def test_new_partitions_of_a_topic_are_read_from_their_beginning(spark, tmp_path
     send(range(5), 0)
     read()
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.create_partitions([NewPartitions(source, 3)])[source].result(30)
+    admin.create_partitions([NewPartitions(source, 3)])[source].result(60)
     send(range(5, 8), 2)
     send(range(8, 10), 0)
     read()

@@ -49,19 +49,19 @@ def ends(kafka: KafkaBroker, topic: str) -> dict[int, int]:
 
     client = AdminClient({"bootstrap.servers": kafka.bootstrap})
     wanted = {TopicPartition(topic, n): OffsetSpec.latest() for n in range(2)}
-    return {p.partition: f.result(30).offset for p, f in client.list_offsets(wanted).items()}
+    return {p.partition: f.result(60).offset for p, f in client.list_offsets(wanted).items()}
 
 
 @pytest.mark.contract("R2")
 def test_a_good_topic_is_found_good_and_nothing_is_changed(query, kafka: KafkaBroker, topic) -> None:
     name = topic("good")
     client = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    before = {g.group_id for g in client.list_consumer_groups().result(30).valid}
+    before = {g.group_id for g in client.list_consumer_groups().result(60).valid}
     said = {f.check: f.level for f in findings(query(name), only="kafka")}
     # one broker: the only thing a test broker cannot have
     assert {check for check, level in said.items() if level is not OK} == {"kafka-replication"}
     assert ends(kafka, name) == {0: 0, 1: 0}
-    assert {g.group_id for g in client.list_consumer_groups().result(30).valid} == before
+    assert {g.group_id for g in client.list_consumer_groups().result(60).valid} == before
 
 
 @pytest.mark.contract("R2")
@@ -86,7 +86,7 @@ def test_no_answer(query, kafka: KafkaBroker, topic, monkeypatch: pytest.MonkeyP
 def test_kafka_topic_and_columns(query, kafka: KafkaBroker, topic) -> None:
     name = f"none-{uuid.uuid4().hex[:6]}"
     one(query(name), "kafka-topic", FATAL, name, "Create the topic")
-    assert name not in AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=30).topics
+    assert name not in AdminClient({"bootstrap.servers": kafka.bootstrap}).list_topics(timeout=60).topics
     one(query(topic(), schema=pa.schema([("id", pa.int64())])), "kafka-columns", FATAL, "value", "to_json")
 
 
@@ -172,7 +172,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]
 @pytest.fixture
 def guarded(secured: SecuredBroker) -> str:
     client, name = AdminClient({"bootstrap.servers": secured.bootstrap}), f"t-{uuid.uuid4().hex[:6]}"
-    client.create_topics([NewTopic(name, 2, 1)])[name].result(30)
+    client.create_topics([NewTopic(name, 2, 1)])[name].result(60)
     return name
 
 

@@ -90,7 +90,7 @@ def test_an_interrupted_demo_leaves_no_process_and_no_folder(tmp_path: Path) -> 
             time.sleep(0.05)
         [folder] = tmp_path.glob("holdfast-demo-*")
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()

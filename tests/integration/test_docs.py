@@ -105,7 +105,7 @@ def run_page(spark, tmp_path, monkeypatch, request) -> Iterator[Callable[[Path],
             admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
             server, topics = BROKERS[page.name]
             for done in admin.create_topics([NewTopic(topic, 1, 1) for topic in topics]).values():
-                done.result(30)
+                done.result(60)
             replaced[server] = kafka.bootstrap
         made = Page(page, tmp_path, spark, replaced)
         made.run()

@@ -244,7 +244,7 @@ def test_an_ordinary_stop_prints_nothing_and_leaves_nothing(spark, tmp_path, cap
     capfd.readouterr()
     began = time.monotonic()
     query.stop()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     out = capfd.readouterr()
     assert "Traceback" not in out.err and "Exception" not in out.err and "Error" not in out.err
     assert query.exception() is None
@@ -258,7 +258,7 @@ def test_a_stop_at_once_sweeps_what_it_leaves(spark, tmp_path) -> None:
         def pre_commit(self, txn):  # type: ignore[no-untyped-def]
             made = super().pre_commit(txn)
             (tmp_path / "prepared").touch()
-            time.sleep(20)
+            time.sleep(60)
             return made
 
     add_file(tmp_path / "in", 0, range(10))
@@ -266,6 +266,6 @@ def test_a_stop_at_once_sweeps_what_it_leaves(spark, tmp_path) -> None:
     until(lambda: (tmp_path / "prepared").exists())
     began = time.monotonic()
     query.stop(now=True)
-    assert time.monotonic() - began < 15
-    until(lambda: not list((tmp_path / "checkpoint" / "holdfast" / "wal").rglob("*.arrow")), 5)
+    assert time.monotonic() - began < 45
+    until(lambda: not list((tmp_path / "checkpoint" / "holdfast" / "wal").rglob("*.arrow")))
     assert [c.status for c in hf.checkpoints(str(tmp_path / "checkpoint"))] == ["aborted"]

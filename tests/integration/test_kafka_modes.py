@@ -128,7 +128,7 @@ class TestPlain:
         name = topic("plain", 2)
         local = Local(hf.KafkaSink(kafka.bootstrap, name, delivery=delivery), tmp_path)
         assert local.write(0, rows(*map(str, range(100)))) == []
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while delivery == "none" and len(consume(kafka, name)) < 100:
             assert time.monotonic() < deadline, "a living worker sends its rows in the end"
         assert len(consume(kafka, name)) == 100
@@ -146,7 +146,7 @@ class TestPlain:
         name = topic("none", 1, **{"max.message.bytes": "2000"})
         local = Local(hf.KafkaSink(kafka.bootstrap, name, delivery="none"), tmp_path)
         assert local.write(0, rows("x" * 5000)) == []
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         checkpoint_id = 0
         while "rows did not reach the brokers" not in caplog.text:
             assert time.monotonic() < deadline

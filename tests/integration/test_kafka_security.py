@@ -65,7 +65,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
 def topic(broker: SecuredBroker) -> Callable[[str], str]:
     def make(name: str) -> str:
         client = AdminClient({"bootstrap.servers": broker.bootstrap})
-        client.create_topics([NewTopic(name, 2, 1)])[name].result(30)
+        client.create_topics([NewTopic(name, 2, 1)])[name].result(60)
         return name
 
     return make
@@ -100,8 +100,8 @@ def allow(broker: SecuredBroker, user: str, operation: str, kind: str, name: str
         AclPermissionType.ALLOW,
     )
     client = AdminClient({"bootstrap.servers": broker.bootstrap})
-    client.create_acls([right])[right].result(30)
-    assert eventually(lambda: len(client.describe_acls(_same(right)).result(30)) == 1)
+    client.create_acls([right])[right].result(60)
+    assert eventually(lambda: len(client.describe_acls(_same(right)).result(60)) == 1)
 
 
 def _same(right: AclBinding) -> AclBindingFilter:
@@ -216,7 +216,7 @@ class TestNotLetIn:
         began = time.monotonic()
         with pytest.raises(ConfigError, match=text) as caught:
             make(config)
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 25
         assert str(config.get("sasl.password")) not in str(caught.value)
 
     def test_by_a_broker_that_drops_the_first_connection(self, broker: SecuredBroker) -> None:
@@ -238,7 +238,7 @@ class TestNotLetIn:
                 group_id="g",
                 options=java_options(broker, "alice", "wr0ng-0ne"),
             )
-        assert time.monotonic() - began < 8
+        assert time.monotonic() - began < 25
         assert "wr0ng-0ne" not in str(caught.value)
 
     def test_the_password_is_not_in_the_debug_log(

@@ -35,7 +35,7 @@ def committed(broker: KafkaBroker, group: str, topic: str, partitions: int = 2) 
     """As any stock tool would read them; -1001 where there is none."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
     try:
-        answer = consumer.committed([TopicPartition(topic, n) for n in range(partitions)], timeout=15)
+        answer = consumer.committed([TopicPartition(topic, n) for n in range(partitions)], timeout=60)
         return [partition.offset for partition in answer]
     finally:
         consumer.close()
@@ -54,7 +54,7 @@ def run(frame: DataFrame, folder: Path, sink: hf.TwoPhaseCommitSink | None = Non
     return ids(folder / "out.db")
 
 
-def eventually(check: Callable[[], bool], seconds: float = 20) -> bool:
+def eventually(check: Callable[[], bool], seconds: float = 60) -> bool:
     deadline = time.monotonic() + seconds
     while not check():
         if time.monotonic() > deadline:
@@ -191,8 +191,8 @@ class TestTopics:
         options = {"topics": None, "pattern": f"{prefix}.*", "start": hf.StartFrom.earliest()}
         assert run(read(spark, kafka, one, **options), tmp_path) == list(range(8))
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-        admin.create_partitions([NewPartitions(one, 4)])[one].result(30)
-        assert eventually(lambda: len(admin.list_topics(one, timeout=5).topics[one].partitions) == 4)
+        admin.create_partitions([NewPartitions(one, 4)])[one].result(60)
+        assert eventually(lambda: len(admin.list_topics(one, timeout=60).topics[one].partitions) == 4)
         produce(kafka, one, range(8, 16), partitions=4)
         assert run(read(spark, kafka, one, **options), tmp_path) == list(range(16))
 
@@ -230,7 +230,7 @@ class TestTopics:
         produce(kafka, name, range(6), partitions=1)
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
         future = admin.delete_records([TopicPartition(name, 0, 4)])
-        assert next(iter(future.values())).result(30).low_watermark == 4
+        assert next(iter(future.values())).result(60).low_watermark == 4
         start = hf.StartFrom.specific_offsets({name: {0: 1}})
         with pytest.raises(errors.SourceError, match=r"oldest row there is 4: 3 rows have expired"):
             run(read(spark, kafka, name, start=start), tmp_path)
@@ -247,7 +247,7 @@ class TestTopics:
         produce(kafka, name, range(6, 10), partitions=1)
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
         future = admin.delete_records([TopicPartition(name, 0, 8)])
-        assert next(iter(future.values())).result(30).low_watermark == 8
+        assert next(iter(future.values())).result(60).low_watermark == 8
         with pytest.raises(errors.SourceError, match=r"checkpoint 0 stands at offset 6.*2 rows have expired") as it:
             run(read(spark, kafka, name), tmp_path)
         assert "failOnDataLoss" in str(it.value) and it.value.action
@@ -271,11 +271,8 @@ class TestTopics:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"topics": None}, "one of the two"),
-            ({"topics": "orders"}, "one of the two"),
-            ({"group_id": ""}, "group_id"),
-            ({"isolation": "dirty"}, "read_committed, read_uncommitted"),
-            ({"start": "earliest"}, "StartFrom"),
+            ({"topics": ["t"], "pattern": "t.*"}, "one of the two"),
+            ({"topics": []}, "one of the two"),
             ({"options": {"startingOffsets": "latest"}}, "set by read_kafka"),
             ({"bootstrap_servers": "nohost"}, "host:port"),
         ],

@@ -110,7 +110,7 @@ def test_topics_of_kafka_and_letters_in_transactions(
     topics = [f"{base}.w{word}" for word in range(3)]
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     for made in admin.create_topics([NewTopic(name, 2, 1) for name in topics]).values():
-        made.result(30)
+        made.result(60)
     sink = hf.KafkaSink(kafka.bootstrap, base + ".{word}", key="string(id)", value="to_json(struct(*))", name="orders")
     run(spark, tmp_path, sink, hf.KafkaSink(kafka.bootstrap, letters, name="letters"))
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)

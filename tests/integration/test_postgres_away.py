@@ -137,7 +137,7 @@ def test_a_server_that_hangs_makes_driver_calls_fail_instead_of_wait_for_ever(
     ):
         connection.execute("SELECT 1")
         raise AssertionError("a stopped server does not answer")
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 28
     commit = driver_calls(run, data)["commit"]
     run.sinks[0].recover("orders", run.info.generation, {0: data})  # so that a connection is kept
     with stopped(own_server, all_of_it=all_of_it):
@@ -147,7 +147,7 @@ def test_a_server_that_hangs_makes_driver_calls_fail_instead_of_wait_for_ever(
                 commit()
         else:
             commit()  # by a new process
-        assert time.monotonic() - begun < 20
+        assert time.monotonic() - begun < 28
     assert commit() is (Outcome.COMMITTED if all_of_it else Outcome.ALREADY_COMMITTED)
     run.sinks[0].recover("orders", run.info.generation, {})
     run.close()
@@ -196,7 +196,7 @@ def test_a_committer_notices_a_server_that_hangs(own_server: PostgresServer, que
     begun = time.monotonic()
     with stopped(own_server, all_of_it=True), pytest.raises(SinkError, match=r"sink 'target' \(127.0.0.1"):
         committer.commit_checkpoint(0, 1)
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 28
     committer.close()
     committer.open()
     committer.commit_checkpoint(0, 1)
@@ -225,7 +225,7 @@ def test_a_task_whose_rows_the_server_does_not_take_fails_instead_of_waiting_for
     with stopped(own_server, all_of_it=False), pytest.raises(SinkError, match=WHO):
         for _ in range(10):
             sink.write(writer, rows_of_it)
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 60
     writer.abort()
     run.close()
 
@@ -247,7 +247,7 @@ def test_a_task_whose_first_rows_meet_a_server_that_hangs_fails_instead_of_waiti
         pytest.raises(SinkError, match=rf"{WHO}: the server.*(does not answer|has done nothing for)"),
     ):
         sink.write(writer, pa.RecordBatch.from_pylist([{"v": None}], schema=query.local.schema))
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 28
     writer.abort()
     run.close()
 
@@ -273,7 +273,7 @@ def test_a_connection_of_adbc_that_comes_too_late_is_given_up_and_closed(
     ):
         server.session(plain=False)
     answer.set()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not late or not _closed(late[0]):
         assert time.monotonic() < deadline, "its connection stays"
         time.sleep(0.05)
@@ -309,7 +309,7 @@ def test_a_task_that_waits_for_an_answer_of_a_server_that_hangs_fails_instead_of
         pytest.raises(SinkError, match=rf"{WHO}: the server.*(does not answer|has done nothing for)") as caught,
     ):
         sink.pre_commit(writer)
-    assert time.monotonic() - begun < 15 and caught.value.action == "restart"
+    assert time.monotonic() - begun < 28 and caught.value.action == "restart"
     writer.abort()
     sink.recover("orders", run.info.generation, {})
     run.run(0, batch([{"id": 1, "v": None}], schema=query.local.schema))

@@ -378,9 +378,9 @@ def test_two_threads_never_share_a_connection(query: Query) -> None:
     def use() -> None:
         for _ in range(20):
             with server.connect() as connection:
-                barrier.wait(20)
+                barrier.wait(60)
                 seen.append(connection.info.backend_pid)
-                barrier.wait(20)
+                barrier.wait(60)
 
     threads = [threading.Thread(target=use) for _ in range(2)]
     for thread in threads:

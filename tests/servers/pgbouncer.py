@@ -44,7 +44,7 @@ class PgBouncer:
         self._wait()
 
     def _wait(self) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while self._process.poll() is None and time.monotonic() < deadline:
             try:
                 with psycopg.connect(self.dsn("postgres"), connect_timeout=2):

@@ -270,7 +270,7 @@ def test_an_idle_session_is_closed_by_itself(made: list[FakeClient], monkeypatch
         pass
     shared = next(iter(cassandra_client._sessions._shared.values()), None)
     if shared is not None and shared.timer is not None:
-        shared.timer.join(10)
+        shared.timer.join(60)
     assert made[0].closed
 
 

@@ -232,13 +232,13 @@ def test_rule_9_a_paused_driver_that_wakes_up_does_not_set_a_mark_back(
     def slow(*arguments: Any) -> None:
         if threading.current_thread() is zombie:
             looked.set()
-            go_on.wait(10)
+            go_on.wait(60)
         real(*arguments)
 
     zombie = threading.Thread(target=late.commit_checkpoint, args=(0, 5))
     monkeypatch.setattr(os, "replace", slow)
     zombie.start()
-    assert looked.wait(10)
+    assert looked.wait(60)
     threading.Timer(0.1, go_on.set).start()
     successor.commit_checkpoint(0, 6)
     zombie.join()

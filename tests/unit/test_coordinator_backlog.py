@@ -207,15 +207,15 @@ def test_the_timer_does_not_wait_for_a_batch_that_is_delivering(
         def send_values(self, values: Any, checkpoint_id: int, timestamp: int) -> bool:
             inside.append(checkpoint_id)
             entered.set()
-            assert leave.wait(15)
+            assert leave.wait(60)
             return super().send_values(values, checkpoint_id, timestamp)
 
     engine = Engine(location, Slow(endpoint, marks), loops=Threads(), clock=time.time)
     engine.run(0, [1])
-    assert entered.wait(10)
+    assert entered.wait(60)
     timer = threading.Thread(target=engine.coordinator.tick)
     timer.start()
-    timer.join(10)
+    timer.join(60)
     assert not timer.is_alive()
     assert (inside, endpoint.rows) == ([0], [])
     leave.set()

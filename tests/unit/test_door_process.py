@@ -66,7 +66,7 @@ class Spark:
     def close(self) -> None:
         self.java.kill()
         self.java.wait()
-        wait_for(lambda: not self.place.exists() or not alive(self.place), "the process beside it ends", 30)
+        wait_for(lambda: not self.place.exists() or not alive(self.place), "the process beside it ends", 60)
 
     @property
     def place(self) -> Path:
@@ -221,7 +221,7 @@ def test_with_spark_it_ends_and_what_its_last_batch_prepared_is_undone(spark) ->
     assert list((spark.location / "holdfast/wal").rglob("*.arrow"))
     spark.java.kill()
     spark.java.wait()
-    wait_for(lambda: not spark.place.exists(), "the process ends with its driver", 30)
+    wait_for(lambda: not spark.place.exists(), "the process ends with its driver", 60)
     assert spark.decided() == [0] and not list((spark.location / "holdfast/wal").rglob("*.arrow"))
     assert read_status(str(spark.location)).owner.state == "failed"
 

@@ -98,7 +98,7 @@ def run(*queries: Any, attempts: int = 0, **options: Any) -> tuple[int, list[str
 
 def send_when_running(said: Said, *numbers: int) -> None:
     def send() -> None:
-        said.running.wait(10)
+        said.running.wait(60)
         for number in numbers:
             os.kill(os.getpid(), number)
             time.sleep(0.3)

@@ -108,7 +108,7 @@ class Gated(PreparingSink):
 
     def commit(self, checkpoint_id: int, *arguments: Any) -> Any:
         self.inside.append(checkpoint_id)
-        assert self.let.acquire(timeout=15)
+        assert self.let.acquire(timeout=60)
         return super().commit(checkpoint_id, *arguments)
 
 
@@ -131,7 +131,7 @@ def test_an_overlapping_sink_commits_while_the_tasks_of_the_next_batch_run_and_n
     assert second.is_alive(), "it waits for 0"
     assert seen == [([0], [])]
     sink.let.release()
-    second.join(10)
+    second.join(60)
     assert not second.is_alive()
     assert endpoint.rows == [0]
     sink.let.release(5)

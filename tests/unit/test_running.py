@@ -95,7 +95,7 @@ def test_when_the_query_has_ended_the_group_is_told_though_an_older_attempt_is_u
 
     progress = _progress(_spark_checkpoint(tmp_path, 3), Group())
     progress.commit(3, str(tmp_path))
-    others[0].join(20)
+    others[0].join(60)
     assert calls[1:] == ["last", "last"]
 
 
