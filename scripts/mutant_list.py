@@ -360,7 +360,7 @@ SINKS = (
     mutant(
         "kafka: a partition's first row is not waited for",
         "connectors/kafka/producer/rdkafka.py",
-        "if self._one_request or not len(partition):",
+        "if not self._waits or self._one_request or not len(partition):",
         "if True:",
         "tests/integration/test_kafka_partitioner.py",
     ),

@@ -50,9 +50,18 @@ class TransactionalProducer:
     """One transactional producer. Dropping it leaves an open transaction open: that is the point."""
 
     def __init__(
-        self, config: Mapping[str, Any], *, timeout: float, identified: bool = True, owner: str = "this client"
+        self,
+        config: Mapping[str, Any],
+        *,
+        timeout: float,
+        identified: bool = True,
+        waits: bool = True,
+        owner: str = "this client",
     ) -> None:
-        """Only an `identified` one can tell its `identity`; the others are spared the statistics it comes from."""
+        """Only an `identified` one can tell its `identity`; the others are spared the statistics it comes from.
+
+        One that never `waits` may lose rows without an error (see `_in_turn`).
+        """
         self._where = f"{owner}: Kafka at {config.get('bootstrap.servers')}"
         self._lib = library()
         self._config = config
@@ -65,10 +74,11 @@ class TransactionalProducer:
         self._stuck = False
         self._topics: dict[str, int] = {}
         self._seen: set[str] = set()
-        #: by topic, the partitions that have rows of this transaction
+        #: by topic, the partitions whose broker knows this producer by now
         self._opened: dict[str, set[int]] = {}
+        self._waits = waits
         #: Where librdkafka places the rows, nobody can see to it that a partition's first request is alone.
-        self._one_request = config.get("partitioner", MURMUR2_RANDOM) != MURMUR2_RANDOM
+        self._one_request = waits and config.get("partitioner", MURMUR2_RANDOM) != MURMUR2_RANDOM
         # The callbacks must live as long as the producer.
         self._on_delivery, self._on_statistics = DELIVERY(self._delivered), STATISTICS(self._statistics)
         told = _TOLD_MS if identified else 0
@@ -182,12 +192,12 @@ class TransactionalProducer:
         first = self._openers(topic, messages["partition"])
         if len(first):
             yield messages[first]
-            self.flush()
+            self._arrive()
             messages = np.delete(messages, first)
         yield messages
 
     def _openers(self, topic: str, partition: npt.NDArray[np.int32]) -> list[int]:
-        if self._one_request or not len(partition):
+        if not self._waits or self._one_request or not len(partition):
             return []
         opened = self._opened.setdefault(topic, set())
         starts = np.flatnonzero(partition[1:] != partition[:-1]) + 1
@@ -283,6 +293,11 @@ class TransactionalProducer:
 
     def flush(self) -> None:
         """Wait until every row is on the broker; one that is not fails the task."""
+        self._arrive()
+        # A producer that is kept may be forgotten by a broker, before it writes again.
+        self._opened.clear()
+
+    def _arrive(self) -> None:
         code = self._lib.rd_kafka_flush(self._handle, 2 * self._timeout)
         if code:
             raise self._error(code, f"{self._lib.rd_kafka_outq_len(self._handle)} rows are still not on the broker")

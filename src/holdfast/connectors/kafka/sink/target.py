@@ -67,14 +67,18 @@ class Target:
         """Seconds for one call of a task; rows get twice as long to reach the brokers."""
         return 30.0
 
-    def producer(self, transactional_id: str | None = None, *, identified: bool = False) -> TransactionalProducer:
+    def producer(
+        self, transactional_id: str | None = None, *, identified: bool = False, waits: bool = True
+    ) -> TransactionalProducer:
         """A producer of its own."""
         settings = self.settings
         if transactional_id is None:
             settings.pop("transaction.timeout.ms", None)
         else:
             settings["transactional.id"] = transactional_id
-        return TransactionalProducer(settings, timeout=self.timeout, identified=identified, owner=self.owner)
+        return TransactionalProducer(
+            settings, timeout=self.timeout, identified=identified, waits=waits, owner=self.owner
+        )
 
 
 class RowWriter:
