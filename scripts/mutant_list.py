@@ -358,6 +358,20 @@ SINKS = (
         "tests/integration/test_cassandra_sink.py",
     ),
     mutant(
+        "kafka: a partition's first row is not waited for",
+        "connectors/kafka/producer/rdkafka.py",
+        "if not self._waits or self._one_request or not len(partition):",
+        "if True:",
+        "tests/integration/test_kafka_partitioner.py",
+    ),
+    mutant(
+        "kafka: librdkafka's own partitioners have several requests on their way",
+        "connectors/kafka/producer/rdkafka.py",
+        'alone = {"max.in.flight.requests.per.connection": 1} if self._one_request else {}',
+        "alone: dict[str, int] = {}",
+        "tests/integration/test_kafka_partitioner.py",
+    ),
+    mutant(
         "files: the mark is not written",
         "connectors/files/sink.py",
         "if mark != self._mark:",

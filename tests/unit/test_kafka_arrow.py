@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.connectors.kafka.producer.arrow import by_topic, to_messages
-from holdfast.connectors.kafka.producer.partitioner import LONGEST_KEY, murmur2, of_keys
+from holdfast.connectors.kafka.producer.partitioner import LONGEST_KEY, Turns, murmur2, of_keys
 from holdfast.errors import RowError
 
 KINDS = [pa.binary(), pa.large_binary(), pa.binary_view()]
@@ -109,11 +109,19 @@ def placed(rows: Any, named: bool, alone: int) -> list[tuple[int, bytes | None, 
     return sorted(((partition(row), row[0], row[1]) for row in rows), key=lambda message: message[0])
 
 
-def test_rows_without_a_key_go_to_another_partition_with_the_next_batch() -> None:
+def test_rows_without_a_key_go_to_another_partition_with_the_next_transaction() -> None:
     batch = pa.record_batch({"value": pa.array([b"a", b"b"])})
     placed = [{p for p, _, _ in read(to_messages(batch, 3)[0])} for _ in range(6)]
     assert all(len(where) == 1 for where in placed)
     assert set().union(*placed[:3]) == set().union(*placed[3:]) == {0, 1, 2}
+
+
+def test_rows_without_a_key_stay_for_a_while_and_move_on_after_many() -> None:
+    turns = Turns()
+    first = [turns.next(10_000, 4) for _ in range(10)]
+    then = [turns.next(10_000, 4) for _ in range(30)]
+    assert len(set(first)) == 1
+    assert then == [(first[0] + step) % 4 for step in (1, 2, 3) for _ in range(10)]
 
 
 def test_another_partitioner_is_librdkafkas() -> None:
@@ -131,10 +139,12 @@ def test_another_partitioner_and_partitions_by_hand_keep_the_order() -> None:
     assert [(p, v) for p, _, v in read(messages)] == [(3, b"1"), (-1, b"2"), (0, b"3")]
 
 
-def test_a_very_long_key_leaves_the_batch_to_librdkafka() -> None:
-    batch = pa.record_batch({"key": pa.array([b"x" * (LONGEST_KEY + 1), b"y"]), "value": pa.array([b"1", b"2"])})
+def test_a_very_long_key_is_placed_by_librdkafkas_own_function() -> None:
+    keys = [b"x" * (LONGEST_KEY + 1), b"y", None, b"z" * (LONGEST_KEY + 77), b"z" * LONGEST_KEY]
+    batch = pa.record_batch({"key": pa.array(keys), "value": pa.array([b"1", b"2", b"3", b"4", b"5"])})
     messages, partitioned, _ = to_messages(batch, 4)
-    assert not partitioned and [m[2] for m in read(messages)] == [b"1", b"2"]
+    assert partitioned
+    assert all(p == (reference(key) & 0x7FFFFFFF) % 4 for p, key, _ in read(messages) if key is not None)
 
 
 @pytest.mark.parametrize(("number", "named"), [(4, "4"), (-2, "-2"), (2**40, str(2**40))])

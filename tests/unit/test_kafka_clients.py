@@ -112,8 +112,8 @@ def test_a_task_that_cannot_begin_leaves_no_producer_in_its_worker(monkeypatch: 
     """A worker process serves many tasks: with the broker down each try would leave threads behind for ever."""
     made: list[TransactionalProducer] = []
 
-    def producer(config: dict[str, Any], *, timeout: float, identified: bool, owner: str) -> TransactionalProducer:
-        made.append(TransactionalProducer(config, timeout=0.2, identified=identified, owner=owner))
+    def producer(config: dict[str, Any], *, timeout: float, **options: Any) -> TransactionalProducer:
+        made.append(TransactionalProducer(config, timeout=0.2, **options))
         return made[-1]
 
     monkeypatch.setattr(target, "TransactionalProducer", producer)

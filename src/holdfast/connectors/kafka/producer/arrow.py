@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.connectors.kafka.producer import headers
-from holdfast.connectors.kafka.producer.library import MESSAGE, PARTITION_UA
+from holdfast.connectors.kafka.producer.library import MESSAGE, PARTITION_UA, of_long_key
 from holdfast.connectors.kafka.producer.partitioner import (
     LONGEST_KEY,
     MURMUR2_RANDOM,
+    Turns,
     murmur2,
     of_keys,
     order_by,
-    without_key,
 )
 from holdfast.errors import ConfigError, RowError
 
@@ -83,7 +83,7 @@ def topic_name(name: bytes) -> str:
 
 
 def to_messages(
-    batch: pa.RecordBatch, partitions: int, partitioner: str = MURMUR2_RANDOM
+    batch: pa.RecordBatch, partitions: int, partitioner: str = MURMUR2_RANDOM, turns: Turns | None = None
 ) -> tuple[np.ndarray, bool, list[Any]]:
     """(messages, whether they have partitions, what must stay alive until they are handed over).
 
@@ -100,9 +100,8 @@ def to_messages(
         alive.append(keys)
     partition = _named(batch, partitions)
     if partitioner == MURMUR2_RANDOM and (partition is None or bool((partition == PARTITION_UA).any())):
-        computed = _computed(messages, keys, partitions)
-        if computed is not None:
-            partition = computed if partition is None else np.where(partition == PARTITION_UA, computed, partition)
+        computed = _computed(messages, keys, partitions, turns or Turns())
+        partition = computed if partition is None else np.where(partition == PARTITION_UA, computed, partition)
     if partition is None:
         return messages, False, alive
     messages["partition"] = partition
@@ -128,21 +127,23 @@ def _named(batch: pa.RecordBatch, partitions: int) -> npt.NDArray[np.int32] | No
     return numbers
 
 
-def _computed(messages: np.ndarray, keys: pa.Array | None, partitions: int) -> npt.NDArray[np.int32] | None:
-    """Where Kafka's default partitioner puts each row; None where a key is too long to do it fast."""
+def _computed(messages: np.ndarray, keys: pa.Array | None, partitions: int, turns: Turns) -> npt.NDArray[np.int32]:
+    """Where Kafka's default partitioner puts each row."""
     if partitions == 1:
         return np.zeros(len(messages), np.int32)
     if keys is None:
-        return np.full(len(messages), without_key(partitions), np.int32)
+        return np.full(len(messages), turns.next(len(messages), partitions), np.int32)
     lengths = messages["key_len"].astype(np.int64)
-    if lengths.max(initial=0) > LONGEST_KEY:
-        return None
+    long = np.flatnonzero(lengths > LONGEST_KEY)
+    lengths[long] = 0
     _, offsets, data = keys.buffers()
     starts = np.frombuffer(offsets, "i8")[keys.offset : keys.offset + len(keys)]
     content = np.frombuffer(data, "u1") if data is not None and data.size else _EMPTY
     partition = of_keys(murmur2(content, starts, lengths), partitions)
     if keys.null_count:
-        partition[messages["key"] == 0] = without_key(partitions)
+        partition[messages["key"] == 0] = turns.next(keys.null_count, partitions)
+    for row in long:
+        partition[row] = of_long_key(int(messages["key"][row]), int(messages["key_len"][row]), partitions)
     return partition
 
 

@@ -88,6 +88,10 @@ def library() -> ctypes.CDLL:
         "rd_kafka_topic_destroy": (None, [c_void_p]),
         "rd_kafka_produce_batch": (c_int, [c_void_p, c_int32, c_int, c_void_p, c_int]),
         "rd_kafka_produceva": (c_void_p, [c_void_p, c_void_p, c_size_t]),
+        "rd_kafka_msg_partitioner_murmur2": (
+            c_int32,
+            [c_void_p, c_void_p, c_size_t, c_int32, c_void_p, c_void_p],
+        ),
         "rd_kafka_headers_new": (c_void_p, [c_size_t]),
         "rd_kafka_headers_destroy": (None, [c_void_p]),
         "rd_kafka_header_add": (c_int, [c_void_p, c_char_p, ctypes.c_ssize_t, c_char_p, ctypes.c_ssize_t]),
@@ -121,3 +125,8 @@ def takes(key: str) -> bool:
         return bool(lib.rd_kafka_conf_set(conf, key.encode(), b"", problem, len(problem)) != _UNKNOWN)
     finally:
         lib.rd_kafka_conf_destroy(conf)
+
+
+def of_long_key(key: int, length: int, partitions: int) -> int:
+    """The partition of one key, by its address."""
+    return int(library().rd_kafka_msg_partitioner_murmur2(None, key, length, partitions, None, None))

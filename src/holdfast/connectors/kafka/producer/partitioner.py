@@ -15,12 +15,14 @@ import numpy.typing as npt
 
 #: The name of what is computed here among librdkafka's partitioners.
 MURMUR2_RANDOM = "murmur2_random"
-#: A batch with a longer key is left to librdkafka: the loop below runs once for four bytes of the longest key.
+#: A longer key is left to librdkafka's own function: the loop below runs once for four bytes of the longest key.
 LONGEST_KEY = 4096
 _SEED, _M = np.uint32(0x9747B28C), np.uint32(0x5BD1E995)
-#: The partition of rows without a key: one for a batch, another for the next, as Kafka's sticky partitioner does it.
-#: It begins anywhere, so that the first batches of many tasks do not meet in one partition.
-_sticky = itertools.count(random.randrange(1 << 16))
+#: Rows without a key stay in one partition for a while, as Kafka's sticky partitioner does it. It begins anywhere, so
+#: that many tasks do not meet in one partition.
+_turns = itertools.count(random.randrange(1 << 16))
+#: So many rows make the wait small that each partition of a transaction begins with.
+_STAY = 100_000
 
 Ints = npt.NDArray[np.int64]
 
@@ -69,9 +71,17 @@ def of_keys(hashes: npt.NDArray[np.uint32], partitions: int) -> npt.NDArray[np.i
     return ((hashes & np.uint32(0x7FFFFFFF)) % np.uint32(partitions)).astype(np.int32)
 
 
-def without_key(partitions: int) -> int:
-    """The partition for the rows of the next batch that have no key."""
-    return next(_sticky) % partitions
+class Turns:
+    """Where rows without a key go: each transaction begins with the next partition, and moves on after many rows."""
+
+    def __init__(self) -> None:
+        self._first, self._rows = next(_turns), 0
+
+    def next(self, rows: int, partitions: int) -> int:
+        """The partition for so many rows."""
+        turn = self._first + self._rows // _STAY
+        self._rows += rows
+        return turn % partitions
 
 
 def order_by(partition: npt.NDArray[np.int32]) -> npt.NDArray[np.intp] | None:

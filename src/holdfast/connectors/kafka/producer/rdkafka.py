@@ -9,11 +9,12 @@ import ctypes
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from ctypes import POINTER, c_int
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from holdfast.connectors.kafka.client.denied import TRANSACTIONAL_ID, denied
 from holdfast.connectors.kafka.client.security import without_secrets
@@ -26,6 +27,7 @@ from holdfast.connectors.kafka.producer.library import (
     TopicPartition,
     library,
 )
+from holdfast.connectors.kafka.producer.partitioner import MURMUR2_RANDOM
 from holdfast.connectors.kafka.producer.refusal import ProduceError, refusal
 from holdfast.errors import ConfigError, HoldfastError, RowError
 
@@ -48,9 +50,18 @@ class TransactionalProducer:
     """One transactional producer. Dropping it leaves an open transaction open: that is the point."""
 
     def __init__(
-        self, config: Mapping[str, Any], *, timeout: float, identified: bool = True, owner: str = "this client"
+        self,
+        config: Mapping[str, Any],
+        *,
+        timeout: float,
+        identified: bool = True,
+        waits: bool = True,
+        owner: str = "this client",
     ) -> None:
-        """Only an `identified` one can tell its `identity`; the others are spared the statistics it comes from."""
+        """Only an `identified` one can tell its `identity`; the others are spared the statistics it comes from.
+
+        One that never `waits` may lose rows without an error (see `_in_turn`).
+        """
         self._where = f"{owner}: Kafka at {config.get('bootstrap.servers')}"
         self._lib = library()
         self._config = config
@@ -63,10 +74,16 @@ class TransactionalProducer:
         self._stuck = False
         self._topics: dict[str, int] = {}
         self._seen: set[str] = set()
+        #: by topic, the partitions whose broker knows this producer by now
+        self._opened: dict[str, set[int]] = {}
+        self._waits = waits
+        #: Where librdkafka places the rows, nobody can see to it that a partition's first request is alone.
+        self._one_request = waits and config.get("partitioner", MURMUR2_RANDOM) != MURMUR2_RANDOM
         # The callbacks must live as long as the producer.
         self._on_delivery, self._on_statistics = DELIVERY(self._delivered), STATISTICS(self._statistics)
         told = _TOLD_MS if identified else 0
-        self._handle: int | None = self._new({**_DEFAULTS, **config, **_FIXED, "statistics.interval.ms": told})
+        alone = {"max.in.flight.requests.per.connection": 1} if self._one_request else {}
+        self._handle: int | None = self._new({**_DEFAULTS, **config, **_FIXED, **alone, "statistics.interval.ms": told})
 
     def _new(self, config: Mapping[str, Any]) -> int:
         lib, problem = self._lib, ctypes.create_string_buffer(512)
@@ -103,6 +120,7 @@ class TransactionalProducer:
 
     def begin(self) -> None:
         """Begin a transaction."""
+        self._opened.clear()
         self._check(self._lib.rd_kafka_begin_transaction(self._handle), "begin")
 
     def identity(self) -> tuple[int, int]:
@@ -119,12 +137,16 @@ class TransactionalProducer:
             self._lib.rd_kafka_poll(self._handle, _TOLD_MS)
 
     def produce(self, topic: str, messages: np.ndarray, *, partitioned: bool) -> None:
-        """Queue a batch of MESSAGE; waits while the queue is full. The buffers are copied before it returns."""
+        """Queue a batch of MESSAGE; waits while the queue is full. The buffers are copied before it returns.
+
+        With Kafka's default partitioner, the rows have partitions, and those of one partition lie together.
+        """
+        for part in self._in_turn(topic, messages):
+            self._produce(topic, part, partitioned=partitioned)
+
+    def _produce(self, topic: str, messages: np.ndarray, *, partitioned: bool) -> None:
         flags = _COPY | (_PARTITION if partitioned else 0)
         rkt = self._topic(topic)
-        if partitioned and topic not in self._seen:
-            # Before it has seen the topic, librdkafka puts "no partition" into the transaction, which breaks it.
-            self.partitions(topic)
         while len(messages):
             address = messages.ctypes.data
             self._lib.rd_kafka_produce_batch(rkt, PARTITION_UA, flags, address, len(messages))
@@ -138,6 +160,10 @@ class TransactionalProducer:
 
     def produce_with_headers(self, topic: str, messages: np.ndarray, column: Any) -> None:
         """Queue rows one by one, each with its headers; `private` of a message is its row in the column."""
+        for part in self._in_turn(topic, messages):
+            self._produce_with_headers(topic, part, column)
+
+    def _produce_with_headers(self, topic: str, messages: np.ndarray, column: Any) -> None:
         lib = self._lib
         lines = headers.to_arguments(self._topic(topic), messages)
         for line, row in zip(lines, messages["private"].tolist(), strict=True):
@@ -152,6 +178,34 @@ class TransactionalProducer:
                 lib.rd_kafka_headers_destroy(made)
             self._check(error, f"take a row for topic {topic!r} into")
         lib.rd_kafka_poll(self._handle, 0)
+
+    def _in_turn(self, topic: str, messages: np.ndarray) -> Iterator[np.ndarray]:
+        """The first row of each partition that has none of this transaction yet; when those arrived, the others.
+
+        A broker takes any sequence number as the first one of a producer that it does not know. So, with two requests
+        on their way, it can refuse the first (it is not the partition's leader yet) and take the second; and librdkafka
+        then counts the rows of the first as arrived. Nothing tells of that loss, so the second is not sent before.
+        """
+        if topic not in self._seen:
+            # Rows that wait without a partition break the transaction, if they name one.
+            self.partitions(topic)
+        first = self._openers(topic, messages["partition"])
+        if len(first):
+            yield messages[first]
+            self._arrive()
+            messages = np.delete(messages, first)
+        yield messages
+
+    def _openers(self, topic: str, partition: npt.NDArray[np.int32]) -> list[int]:
+        if not self._waits or self._one_request or not len(partition):
+            return []
+        opened = self._opened.setdefault(topic, set())
+        starts = np.flatnonzero(partition[1:] != partition[:-1]) + 1
+        # The last one wins in a dictionary, and the first one is meant.
+        first = {int(partition[start]): int(start) for start in (*starts[::-1], 0)}
+        first = {number: start for number, start in first.items() if number not in opened}
+        opened.update(first)
+        return list(first.values())
 
     def partitions(self, topic: str) -> int:
         """How many partitions a topic has; RowError when it is not there or may not be seen.
@@ -239,6 +293,11 @@ class TransactionalProducer:
 
     def flush(self) -> None:
         """Wait until every row is on the broker; one that is not fails the task."""
+        self._arrive()
+        # A producer that is kept may be forgotten by a broker, before it writes again.
+        self._opened.clear()
+
+    def _arrive(self) -> None:
         code = self._lib.rd_kafka_flush(self._handle, 2 * self._timeout)
         if code:
             raise self._error(code, f"{self._lib.rd_kafka_outq_len(self._handle)} rows are still not on the broker")

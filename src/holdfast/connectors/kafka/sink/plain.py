@@ -53,7 +53,7 @@ class Plain(IdempotentSink):
     def _producer(self) -> TransactionalProducer:
         key = self._key()
         if key not in _PRODUCERS:
-            _PRODUCERS[key] = self._target.producer()
+            _PRODUCERS[key] = self._target.producer(waits=self._wait)
         return _PRODUCERS[key]
 
     def _key(self) -> tuple[Any, ...]:

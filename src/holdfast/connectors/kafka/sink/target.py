@@ -12,6 +12,7 @@ from holdfast.connectors.kafka.client.retention import DEFAULT, SURE
 from holdfast.connectors.kafka.client.topics import Topic, look_up
 from holdfast.connectors.kafka.producer.arrow import by_topic, to_messages
 from holdfast.connectors.kafka.producer.headers import check
+from holdfast.connectors.kafka.producer.partitioner import Turns
 from holdfast.connectors.kafka.producer.rdkafka import TransactionalProducer
 from holdfast.errors import ConfigError
 
@@ -66,14 +67,18 @@ class Target:
         """Seconds for one call of a task; rows get twice as long to reach the brokers."""
         return 30.0
 
-    def producer(self, transactional_id: str | None = None, *, identified: bool = False) -> TransactionalProducer:
+    def producer(
+        self, transactional_id: str | None = None, *, identified: bool = False, waits: bool = True
+    ) -> TransactionalProducer:
         """A producer of its own."""
         settings = self.settings
         if transactional_id is None:
             settings.pop("transaction.timeout.ms", None)
         else:
             settings["transactional.id"] = transactional_id
-        return TransactionalProducer(settings, timeout=self.timeout, identified=identified, owner=self.owner)
+        return TransactionalProducer(
+            settings, timeout=self.timeout, identified=identified, waits=waits, owner=self.owner
+        )
 
 
 class RowWriter:
@@ -84,6 +89,7 @@ class RowWriter:
         self.rows = 0
         self.first_topic: str | None = None
         self._counts: dict[str, int] = {}
+        self._turns = Turns()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Queue all rows of a batch; they are copied."""
@@ -91,7 +97,8 @@ class RowWriter:
             self.first_topic = self.first_topic or topic
             if topic not in self._counts:
                 self._counts[topic] = self._producer.partitions(topic)
-            messages, partitioned, alive = to_messages(rows, self._counts[topic], self._target.config["partitioner"])
+            partitioner = self._target.config["partitioner"]
+            messages, partitioned, alive = to_messages(rows, self._counts[topic], partitioner, self._turns)
             if "headers" in rows.schema.names and rows.column("headers").null_count < rows.num_rows:
                 check(rows.column("headers"), f"{self._target.owner}: ")
                 self._producer.produce_with_headers(topic, messages, rows.column("headers"))
