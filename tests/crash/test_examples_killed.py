@@ -113,7 +113,7 @@ def test_p9_window_totals_killed_at_every_step(kafka: KafkaBroker, tmp_path: Pat
     source, target = make_topics(kafka, "orders", "totals")
     orders = produce(kafka, source)
     arguments = ["--servers", kafka.bootstrap, "--source", source, "--target", target]
-    arguments += ["--checkpoint", str(tmp_path / "checkpoint"), "--rows", "150"]
+    arguments += ["--checkpoint", str(tmp_path / "checkpoint"), "--rows", "100"]
     for kill in KILLS:
         run("window_totals.py", tmp_path, arguments, kill)
     run("window_totals.py", tmp_path, arguments)
