@@ -93,7 +93,8 @@ class Work:
             told = spark_cluster.conf(env, ("PYTHONPATH", faults.VARIABLE, faults.ONCE), self.folder)
             spec |= {"master": self.spark_cluster.url, "conf": {**told, **spec.get("conf", {})}}
         command, path = [sys.executable, "-m", self.module], self.folder / f"run-{self.runs}.log"
-        alike = self.module == Work.module and not {"conf", "master"} & set(spec)
+        # A task that sleeps outlives its driver, and is told where to leave word as a fault is.
+        alike = self.module == Work.module and not {"conf", "master", "sleepy", "late"} & set(spec)
         if warm.POOL is not None and alike and not self.cold:
             before = {run.pid for run in self._warm.values()}
             run = warm.POOL.start([*command, "--warm"], env, ROOT, path, spec, before)
