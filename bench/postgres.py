@@ -31,6 +31,7 @@ from tests.servers.postgres import PASSWORD, USER, PostgresServer, execute
 import holdfast as hf
 from bench.overhead import Clock, wait_for
 from bench.report import RESULTS, Bar, Report
+from holdfast.checkpoint.ports import SubtaskReport
 from holdfast.connectors.postgres.catalog import find_table
 from holdfast.connectors.postgres.names import TableName
 from holdfast.connectors.postgres.server import Server
@@ -76,16 +77,20 @@ def copy(spark: SparkSession, frame: DataFrame, server: PostgresServer, location
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[str]:
         session = endpoint.session(plain=True)
+        count = size = 0
         for batch in batches:
             session.ingest("public", "target", target.to_wire(batch))
+            count, size = count + batch.num_rows, size + batch.nbytes
         session.execute("COMMIT")
         session.keep()
         spare_collector()
-        yield "done"
+        yield f"{count} {size}"
 
     def write(batch: DataFrame, batch_id: int) -> None:
         rows.batches.limit(batch.sparkSession)
-        each_partition(batch, rows.plan(batch, batch_id), task)
+        found = each_partition(batch, rows.plan(batch, batch_id), task)
+        # Without this its tasks would get a thousand rows at a time for ever, and holdfast's get up to twenty thousand.
+        rows.batches.learn([SubtaskReport(0, *map(int, told.split()), ()) for told in found])
 
     return frame.writeStream.option("checkpointLocation", str(location)).foreachBatch(write)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def sleep_once() -> None:
     except FileExistsError:
         return
     os.setsid()
-    os.kill(os.getpid(), signal.SIGSTOP)
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 class Sleepy(hf.TwoPhaseCommitSink):

@@ -92,6 +92,11 @@ def _first(key: str, others: list[str]) -> bool:
     return True
 
 
+def _end(mode: str) -> None:
+    """To this thread: sent to the process, another one may take it, and this one gets on for a while until it does."""
+    signal.pthread_kill(threading.get_ident(), _SIGNALS[mode])
+
+
 @contextmanager
 def point(name: str, which: str = "") -> Iterator[None]:
     """Wrap one external effect; does nothing unless this point is armed."""
@@ -104,7 +109,7 @@ def point(name: str, which: str = "") -> Iterator[None]:
     if mode == "error":
         raise failure(f"fault {name}: raised before the effect")
     if mode in _SIGNALS:
-        os.kill(os.getpid(), _SIGNALS[mode])
+        _end(mode)
     while mode == "hang":
         time.sleep(3600)
     with _counting:
@@ -117,4 +122,4 @@ def point(name: str, which: str = "") -> Iterator[None]:
     if mode == "lost":
         raise failure(f"fault {name}: done, but the answer was lost")
     if mode is not None and mode.endswith("-after"):
-        os.kill(os.getpid(), _SIGNALS[mode.removesuffix("-after")])
+        _end(mode.removesuffix("-after"))
