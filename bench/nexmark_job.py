@@ -73,7 +73,8 @@ def _checkpoints(folder: Path, checkpoint_ms: int) -> dict[str, str]:
 def newest_checkpoint(place: Path) -> Path | None:
     """The last one that is complete, which it is once its metadata is there."""
     found = [path.parent for path in place.glob("*/chk-*/_metadata")]
-    return max(found, key=lambda path: (path / "_metadata").stat().st_mtime_ns, default=None)
+    # Numbers begin again with each start; times of two that follow each other at once may be equal.
+    return max(found, key=lambda path: ((path / "_metadata").stat().st_mtime, int(path.name[4:])), default=None)
 
 
 def main(arguments: list[str]) -> None:
