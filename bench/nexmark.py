@@ -79,6 +79,8 @@ class Bench:
         # What was on its way when it died is not a new row.
         time.sleep(1.0)
         before, again = curve.rows, time.time()
+        if before >= wanted.num_rows:
+            raise RuntimeError(f"{name} on {NAMES[way]}: all rows were visible when it was killed: give it more events")
         processes.wait(self._start(name, way, target, log), log, f"{name} on {NAMES[way]}, started again")
         points = curve.finish()
         first = next((at - again for at, rows in points if rows > before), None)
