@@ -61,8 +61,8 @@ commitlog_directory: {data}/commitlog
 saved_caches_directory: {data}/saved_caches
 hints_directory: {data}/hints
 cdc_raw_directory: {data}/cdc_raw
-commitlog_sync: periodic
-commitlog_sync_period: 10000ms
+commitlog_sync: group
+commitlog_sync_group_window: 5ms
 commitlog_segment_size: 4MiB
 memtable_heap_space: 32MiB
 memtable_allocation_type: heap_buffers

@@ -221,6 +221,24 @@ def test_d5_a_file_that_lacks_what_was_committed_is_refused(rig: Rig, how: str, 
         opened(rig, run, None)
 
 
+def test_d5_a_file_that_becomes_an_older_copy_while_the_query_runs_is_refused_by_the_next_commit(rig: Rig) -> None:
+    """Else the next rows and their ledger row hide the gap for ever."""
+    run = run_info(rig)
+    sink = opened(rig, run)
+    for checkpoint_id in range(2):
+        sink.commit(checkpoint_id, [prepared(sink, run, checkpoint_id, checkpoint_id)], LoopTasks())
+        if checkpoint_id == 0:
+            with closing(sqlite3.connect(rig.path)) as source, closing(sqlite3.connect(rig.folder / "backup.db")) as to:
+                source.backup(to)
+    for path in rig.folder.glob("out.db-*"):
+        path.unlink()
+    damage(rig, "restored")
+    with pytest.raises(RestoredEndpointError, match="checkpoints 1 to 1 were committed there") as caught:
+        sink.commit(2, [prepared(sink, run, 2, 2)], LoopTasks())
+    assert caught.value.behind == (1, 1)
+    assert rig.execute("SELECT id FROM rows ORDER BY id") == [(0,)]
+
+
 def test_a_take_over_knows_what_this_location_has_committed(rig: Rig) -> None:
     run = run_info(rig, committed={"out": Committed(5, 0)}, last_decided=6, take_over=True)
     opened(rig, run)

@@ -36,7 +36,7 @@ from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
 from holdfast.sinks.deletes import DELETED, check_delete_when, marks, split, without
 from holdfast.sinks.keys import FindDuplicates
-from holdfast.sinks.ledger import APPEND, check_ledger
+from holdfast.sinks.ledger import APPEND, check_ledger, having
 from holdfast.sinks.order import MissingIndexError, check_order_by
 from holdfast.sinks.pattern import MAX_TARGETS, Targets, parse_pattern
 from holdfast.sinks.schema_change import DISCARD, EVOLVE, FREEZE, SchemaChange, discarded, ways
@@ -90,6 +90,8 @@ class SqliteSink(StagedSink):
     overlaps = True
     _trial: Trial | None = None
     _found: Mapping[str, CheckpointId] = {}
+    #: the newest checkpoint that is in the ledger, as far as this run has seen
+    _known: CheckpointId = -1
     #: how the table compares its key columns
     _collations: tuple[str, ...] = ()
 
@@ -170,6 +172,7 @@ class SqliteSink(StagedSink):
                 self._ledger.reach(connection, self._committed)
                 self._found = self._ledger.read(connection)
         check_ledger(self.run, self._where, self._found, sink=self.name)
+        self._known = self._found.get(self.run.lineage, -1)
 
     def snapshot_state(self, checkpoint_id: CheckpointId) -> Any:
         """Where the rows go: a ledger that lacks them is in that file, or in one that came after it."""
@@ -213,11 +216,13 @@ class SqliteSink(StagedSink):
         handles = sorted(committables, key=lambda c: c["subtask"])
         into = [Table.from_json(c["into"]) for c in handles if "into" in c]  # version 1 had none
         table = into[0] if into else self.table
+        known = self._known if table.path == self.table.path else -1
         with wal.naming_lost(self.run.location, handles):
-            outcome = tasks.map(_Apply(table, self.run, self._ledger, checkpoint_id), [handles])[0]
+            outcome = tasks.map(_Apply(table, self.run, self._ledger, checkpoint_id, known), [handles])[0]
         if table.path != self.table.path:
             with told(self.name, self.table.path), self.table.connect() as connection:
                 self._ledger.reach(connection, checkpoint_id)
+        self._known = max(self._known, checkpoint_id)
         self.forget_when_complete(checkpoint_id, committables)
         return outcome
 
@@ -315,6 +320,8 @@ class _Apply:
     run: Run
     ledger: Ledger
     checkpoint_id: CheckpointId
+    #: what the ledger has, unless the file is an older copy by now
+    known: CheckpointId
 
     def __call__(self, handles: Sequence[Mapping[str, Any]]) -> Outcome:
         try:
@@ -346,8 +353,11 @@ class _Apply:
     def _apply(self, connection: sqlite3.Connection, handles: Sequence[Mapping[str, Any]]) -> Outcome:
         run = self.run
         ledger = self.ledger.read(connection)
+        where = f"the ledger of sink {self.ledger.sink!r} in {self.table.path}"
         if any(lineage != run.lineage for lineage in ledger):
-            check_ledger(run, f"the ledger of sink {self.ledger.sink!r} in {self.table.path}", ledger)
+            check_ledger(run, where, ledger)
+        if ledger.get(run.lineage, -1) < self.known:
+            check_ledger(having(run, self.ledger.sink, ledger, self.known), where, ledger, sink=self.ledger.sink)
         if ledger.get(run.lineage, -1) >= self.checkpoint_id:
             return Outcome.ALREADY_COMMITTED
         count = deleted = 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from holdfast.checkpoint.ports import Run
+from holdfast.checkpoint.ports import Committed, Run
 from holdfast.core.model import CheckpointId
 from holdfast.core.recovery import LedgerVerdict, judge_ledger
 from holdfast.errors import ForeignLineageError, RestoredEndpointError, StaleCheckpointError
@@ -55,6 +56,15 @@ def check_ledger(
             f"asks first: the pipeline goes on after checkpoint {committed}",
             behind=(last + 1, committed or 0),
         )
+
+
+def having(run: Run, sink: str, ledger: Mapping[str, CheckpointId], known: CheckpointId) -> Run:
+    """The run as `check_ledger` takes it in the middle of one that knows `known` to be in the sink's ledger.
+
+    An endpoint can come back as an older copy at any time.
+    """
+    decided = max(run.last_decided or 0, known, ledger.get(run.lineage, 0))
+    return replace(run, committed={sink: Committed(known, 0)} if known >= 0 else {}, last_decided=decided)
 
 
 def check_subtasks(run: Run, where: str, sink: str, is_committed: Callable[[int, CheckpointId], bool]) -> None:

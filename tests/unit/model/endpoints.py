@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.errors import RestoredEndpointError
+
 from .scheduler import Scheduler
 
 CALL_FAULTS = ("crash", "lose", "fail")
@@ -171,8 +173,8 @@ class Ledgered(Endpoint):
             self.call(f"mark {lane}", lambda: self._marks.get((lineage, lane), -1), write=False, faults=("fail",))
         )
 
-    def send(self, epoch: int, lineage: str, lane: int, checkpoint_id: int, rows: list[int]) -> bool:
-        """Rows and mark; False for a writer that is fenced."""
+    def send(self, epoch: int, lineage: str, lane: int, checkpoint_id: int, rows: list[int], *, known: int) -> bool:
+        """Rows and mark; False for a writer that is fenced. An endpoint without the mark `known` is an older copy."""
         if self.slow:
             self.scheduler.sleep(self.slow.pop(0))
 
@@ -181,6 +183,8 @@ class Ledgered(Endpoint):
                 raise OSError("wa is down")
             if self._epochs[lane] != epoch:
                 return False
+            if self.ledger.get(lineage, -1) < known:
+                raise RestoredEndpointError(f"wa has lost checkpoint {known}")
             self.visible += [("sent", row) for row in rows]
             self.sends += [(checkpoint_id, row) for row in rows]
             self._marks[lineage, lane] = checkpoint_id

@@ -298,7 +298,17 @@ class AcceptsBehind(LedgerSink):
     expects = None
 
 
+class NotAskedWhileSending(LedgerSink):
+    """Looks at the ledger when it starts, and never again."""
+
+    name = "wa"
+
+    def expected(self) -> int:
+        return -1
+
+
 LEDGER_BEHIND_ACCEPTED = Rules("15: ledger behind accepted", ledger_sink=AcceptsBehind)
+LEDGER_SEEN_ONCE = Rules("15: ledger not looked at when more is sent", ledger_sink=NotAskedWhileSending)
 
 # -- 16. a committable says all its commit needs
 

@@ -126,6 +126,15 @@ MISSED = (
         Scenario(Setup(differs=True), _only(TIME, at=("tx.begin", "tx.flush"))),
     ),
     Missed(rules.LEDGER_BEHIND_ACCEPTED, world.LOST, Scenario(Setup(between="restored", always_second=True))),
+    # A worker goes on after its driver died and the endpoint came back as an older copy; the next driver dies, too.
+    Missed(
+        rules.LEDGER_SEEN_ONCE,
+        world.LOST,
+        Scenario(
+            Setup(batches=3, between="restored", always_second=True, operator="accept-restored"),
+            _only(ORPHAN, CRASH, deviations=2, at=("read wal", "create generations")),
+        ),
+    ),
     Missed(rules.OPTIONS_FROM_SINK, world.MOVED, Scenario(Setup(new_options=True), _only(CRASH))),
     Missed(rules.FAILURE_SWALLOWED, world.SILENT, Scenario(Setup(down=True))),
 )

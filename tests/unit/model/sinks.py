@@ -155,6 +155,8 @@ class LedgerSink(StagedSink):
 
     def __init__(self, endpoint: Ledgered) -> None:
         self.endpoint = endpoint
+        #: the newest checkpoint that this run knows to be there
+        self.sent = -1
 
     def open(self, run: Run) -> None:
         super().open(run)
@@ -164,6 +166,11 @@ class LedgerSink(StagedSink):
                 self.endpoint.call("forget", lambda o=other: self.endpoint.ledger.pop(o, None))
                 ledger.pop(other)
         check_ledger(run, "wa", self.known(ledger, run), sink=self.expects)
+        self.sent = ledger.get(self.lineage(run), -1)
+
+    def expected(self) -> int:
+        """What must still be there when more is sent (15): it can come back as an older copy at any time."""
+        return self.sent
 
     def known(self, ledger: Mapping[str, int], run: Run) -> Mapping[str, int]:
         return ledger
@@ -183,19 +190,20 @@ class LedgerSink(StagedSink):
         """Nothing is left to be encoded: the task has proved that it can be."""
 
     def commit(self, checkpoint_id: int, committables: Sequence[Mapping[str, Any]], tasks: Tasks) -> Outcome | None:
-        run = self.run
+        run, known = self.run, self.expected()
 
         def deliver(handle: Mapping[str, Any]) -> Outcome:
-            return self._publish(run, checkpoint_id, handle)
+            return self._publish(run, checkpoint_id, handle, known)
 
         for handle in sorted(committables, key=lambda c: c["subtask"]):
             (answer,) = tasks.map(deliver, [handle])
             if not answer.done:
                 return answer
+        self.sent = max(self.sent, checkpoint_id)
         self.forget_when_complete(checkpoint_id, committables)
         return Outcome.COMMITTED
 
-    def _publish(self, run: Run, checkpoint_id: int, handle: Mapping[str, Any]) -> Outcome:
+    def _publish(self, run: Run, checkpoint_id: int, handle: Mapping[str, Any], known: int) -> Outcome:
         epoch, lane, lineage = -1, handle["subtask"], self.lineage(run)
         # At once, as a reader that has the file open keeps its rows when another driver removes it.
         rows = [row for batch in wal.read_log(run.location, handle) for row in ids(batch)]
@@ -207,7 +215,7 @@ class LedgerSink(StagedSink):
                     return Outcome.ALREADY_COMMITTED
             else:
                 self.encode(rows)
-                if not self.endpoint.send(epoch, lineage, lane, checkpoint_id, rows):
+                if not self.endpoint.send(epoch, lineage, lane, checkpoint_id, rows, known=known):
                     return Outcome.RETRY
         return Outcome.COMMITTED
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from holdfast.checkpoint.ports import Committed, Run
+from holdfast.checkpoint.ports import Run
 from holdfast.connectors.postgres.names import literal, lock_key, parse_gid, quote, schema_lock
 from holdfast.connectors.postgres.server import Server, drivers
 from holdfast.connectors.postgres.trouble import said
 from holdfast.core.model import CheckpointId
 from holdfast.errors import ConfigError, RestoredEndpointError
-from holdfast.sinks.ledger import check_ledger, check_subtasks
+from holdfast.sinks.ledger import check_ledger, check_subtasks, having
 
 #: How many checkpoints back the ledger is kept.
 KEPT = 100
@@ -159,9 +158,7 @@ class Ledger:
 
     def check_known(self, run: Run, found: Mapping[str, CheckpointId], known: CheckpointId) -> None:
         """The same in the middle of a run that has committed `known`: a server can come back as an older copy."""
-        committed = {self.sink: Committed(known, 0)} if known >= 0 else {}
-        decided = max(run.last_decided or 0, known, found.get(run.lineage, 0))
-        self.check(replace(run, committed=committed, last_decided=decided), found)
+        self.check(having(run, self.sink, found, known), found)
 
     def take_over(self, connection: Any, run: Run) -> None:
         """Own the name from here on; marked as delivered is what commit records say, so what is owed is not skipped."""
