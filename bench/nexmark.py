@@ -74,14 +74,14 @@ class Bench:
         curve = RowCurve(self.topics, target)
         curve.start()
         process = self._start(name, way, target, log)
-        self._wait(curve, process, int(wanted.num_rows * _HALF), f"{name} on {NAMES[way]}")
+        self._wait(curve, process, int(wanted.num_rows * _HALF), f"{name} on {NAMES[way]}, to be killed")
         processes.kill(process)
         # What was on its way when it died is not a new row.
         time.sleep(1.0)
         before, again = curve.rows, time.time()
         if before >= wanted.num_rows:
             raise RuntimeError(f"{name} on {NAMES[way]}: all rows were visible when it was killed: give it more events")
-        processes.wait(self._start(name, way, target, log), log, f"{name} on {NAMES[way]}, started again")
+        self._end(self._start(name, way, target, log), way, curve, wanted.num_rows, log)
         points = curve.finish()
         first = next((at - again for at, rows in points if rows > before), None)
         if first is None:
@@ -92,15 +92,26 @@ class Bench:
         if result.strange or (way != ALIKE_SPARK and result != Audit(0, 0, 0)):
             raise RuntimeError(f"{name} on {NAMES[way]}: after a kill the output is not the same: {result}")
 
+    def _end(self, process: subprocess.Popen[str], way: str, curve: RowCurve, rows: int, log: Path) -> None:
+        """Wait until a run that was started again has ended, or has nothing more to do.
+
+        A job of Flink's that went on from a checkpoint does not end with the rows that are there: its Kafka source
+        forgets to say so. It is ended when all rows are visible and checkpoints had time to bring doubled ones.
+        """
+        if way == FLINK:
+            self._wait(curve, process, rows, f"{NAMES[way]}, started again")
+            time.sleep(3.0 + 3 * self.options.checkpoint_ms / 1000)
+            processes.kill(process)
+        else:
+            processes.wait(process, log, f"{NAMES[way]}, started again")
+
     def _wait(self, curve: RowCurve, process: subprocess.Popen[str], rows: int, what: str) -> None:
-        """Until so many rows are visible and the run still goes on."""
+        """Until so many rows are visible, while the run goes on."""
         deadline = time.monotonic() + _DEADLINE
         while curve.rows < rows:
             if process.poll() is not None or time.monotonic() > deadline:
                 processes.kill(process)
-                raise RuntimeError(
-                    f"{what}: {curve.rows} of {rows} rows were visible when it ended: give it more events"
-                )
+                raise RuntimeError(f"{what}: {curve.rows} of {rows} rows were visible when it ended or was given up")
             time.sleep(0.02)
 
     def _output(self, name: str, target: str) -> pa.Table:
