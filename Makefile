@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Spark runs on the Java that setup found, whatever PATH says.
 RUN = JAVA_HOME="$$(cat .venv/java-home)" $(BIN)
 
-.PHONY: help setup demo lint test docs architecture contracts tables explore compat postgres-versions dist-check walk matrix cluster s3 doors mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files bench-routes bench-state bench-scale profile clean
+.PHONY: help setup demo lint test docs architecture contracts tables explore compat postgres-versions dist-check walk matrix cluster s3 doors mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files bench-routes bench-state bench-scale bench-nexmark profile clean
 
 help:  ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/\1|\2/' | \
@@ -107,6 +107,9 @@ bench-postgres: setup  ## PostgresSink against Spark's own JDBC writer
 
 bench-kafka: setup  ## Kafka to Kafka against Spark's own sink, Flink's and bare librdkafka; fetches Flink (330 MB) once
 	@$(RUN)/python -m bench.kafka
+
+bench-nexmark: setup  ## queries of Nexmark, exactly once into Kafka, against Spark's own sink and Flink, and killed in the middle
+	@$(RUN)/python -m bench.nexmark
 
 bench-scale: setup  ## what the driver does for a checkpoint, by subtasks, sinks, store and backlog
 	@$(RUN)/python -m bench.scale

@@ -19,19 +19,18 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench import kafka_flink
+from bench import kafka_flink, processes
 from bench.kafka_job import ALIKE_SPARK, ALL, LIVE, RAW, SPARK
 from bench.kafka_live import Reader, feed
 from bench.kafka_measure import Measured, Usage, measure
 from bench.kafka_plot import plot
 from bench.kafka_report import FLINK, NAMES, report
-from bench.kafka_topics import Curve, Topics
+from bench.kafka_topics import Curve, Topics, some_rows
 from bench.report import RESULTS
 from holdfast.testing.servers.kafka import KafkaBroker
 
 #: Ways that are given rows at a fixed rate: Flink's latency is that of its checkpoints, whatever it is told.
 STREAMING = tuple(way for way in NAMES if way not in (FLINK, RAW))
-_AT_MOST = 900.0
 
 
 class Bench:
@@ -41,7 +40,7 @@ class Bench:
         self.folder, self.topics, self.options = folder, Topics(broker.bootstrap), options
         self._broker = broker.pid
         self.source = self.topics.make("in")
-        self.topics.fill(self.source, options.rows)
+        self.topics.fill(self.source, some_rows(options.rows))
         self.measured: dict[str, Measured] = {}
         self._runs = 0
 
@@ -83,29 +82,19 @@ class Bench:
         self._say(way, str(live))
 
     def _started(self, way: str, source: str, target: str, kind: str) -> subprocess.Popen[str]:
-        """In a session of its own and without a terminal, for which Flink's client would ask."""
         self._runs += 1
         folder, servers = self.folder / f"run-{self._runs}", self.topics.bootstrap
         if way == FLINK:
-            command, environment = kafka_flink.command(folder, servers, source, target)
+            command, environment = kafka_flink.command(folder, kafka_flink.script(servers, source, target))
         else:
             sizes = [str(self.options.rows), str(self.options.batch)]
             job = [kind, way, servers, source, target, *sizes, str(folder)]
             command, environment = [sys.executable, "-m", "bench.kafka_job", *job], dict(os.environ)
-        log = (self.folder / f"run-{self._runs}.log").open("w")
-        with log:
-            return subprocess.Popen(
-                command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, text=True,
-                start_new_session=True,
-            )  # fmt: skip
+        return processes.start(command, environment, self.folder / f"run-{self._runs}.log")
 
     def _ended(self, way: str, process: subprocess.Popen[str]) -> str:
         """Wait for a run; what it printed."""
-        process.communicate(timeout=_AT_MOST)
-        told = (self.folder / f"run-{self._runs}.log").read_text()
-        if process.returncode:
-            raise RuntimeError(f"{NAMES[way]} failed:\n{told[-4000:]}")
-        return told
+        return processes.wait(process, self.folder / f"run-{self._runs}.log", NAMES[way])
 
     def _say(self, way: str, text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {NAMES[way]}: {text}", flush=True)

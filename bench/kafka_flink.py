@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.kafka_topics import ALIKE, PARTITIONS
@@ -54,49 +55,66 @@ def jars() -> list[Path]:
     return [*sorted(own.glob("lib/*.jar")), *sorted(own.glob("opt/*.jar")), *fetch_jars(CONNECTORS)]
 
 
-def script(servers: str, source: str, target: str) -> str:
-    """Two tables and one INSERT; the source ends with the rows that are there, so that the job ends."""
-    both = {
+def reading(servers: str, topic: str) -> dict[str, str]:
+    """Options of a table over a topic that ends with the rows that are there, so that the job ends."""
+    return {
         "connector": "kafka",
         "properties.bootstrap.servers": servers,
-        "key.format": "raw",
-        "key.fields": "k",
-        "value.format": "raw",
-        "value.fields-include": "EXCEPT_KEY",
-    }
-    reading = {
-        "topic": source,
+        "topic": topic,
         "scan.startup.mode": "earliest-offset",
         "scan.bounded.mode": "latest-offset",
         "properties.isolation.level": "read_committed",
     }
-    writing = {
-        "topic": target,
+
+
+def writing(servers: str, topic: str) -> dict[str, str]:
+    """Options of a table that is written exactly once."""
+    return {
+        "connector": "kafka",
+        "properties.bootstrap.servers": servers,
+        "topic": topic,
         "sink.delivery-guarantee": "exactly-once",
-        "sink.transactional-id-prefix": target,
+        "sink.transactional-id-prefix": topic,
         "properties.transaction.timeout.ms": "900000",
         **{f"properties.{key}": value for key, value in ALIKE.items()},
     }
-    settings = {
+
+
+def table(name: str, columns: str, options: Mapping[str, str]) -> str:
+    listed = ", ".join(f"'{key}' = '{value}'" for key, value in options.items())
+    return f"CREATE TABLE {name} ({columns}) WITH ({listed});"
+
+
+def settings(more: Mapping[str, str] | None = None) -> list[str]:
+    """What the SQL client is told before anything else."""
+    told = {
         "execution.target": "local",
         "table.dml-sync": "true",
         "parallelism.default": str(PARTITIONS),
         "execution.checkpointing.interval": f"{CHECKPOINT_MS} ms",
+        **(more or {}),
     }
-    lines = [f"SET '{key}' = '{value}';" for key, value in settings.items()]
-    for name, options in (("source", {**both, **reading}), ("target", {**both, **writing})):
-        listed = ", ".join(f"'{key}' = '{value}'" for key, value in options.items())
-        lines.append(f"CREATE TABLE {name} (k BYTES, v BYTES) WITH ({listed});")
-    lines.append("INSERT INTO target SELECT k, v FROM source;")
+    return [f"SET '{key}' = '{value}';" for key, value in told.items()]
+
+
+def script(servers: str, source: str, target: str) -> str:
+    """Two tables and one INSERT of bytes as they are."""
+    raw = {"key.format": "raw", "key.fields": "k", "value.format": "raw", "value.fields-include": "EXCEPT_KEY"}
+    lines = [
+        *settings(),
+        table("source", "k BYTES, v BYTES", {**reading(servers, source), **raw}),
+        table("target", "k BYTES, v BYTES", {**writing(servers, target), **raw}),
+        "INSERT INTO target SELECT k, v FROM source;",
+    ]
     return "\n".join(lines) + "\n"
 
 
-def command(folder: Path, servers: str, source: str, target: str) -> tuple[list[str], dict[str, str]]:
-    """(command, environment) of one run."""
-    folder.mkdir(parents=True)
+def command(folder: Path, script: str) -> tuple[list[str], dict[str, str]]:
+    """(command, environment) of one run of a script."""
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(f"parallelism.default: {PARTITIONS}\n")
     (folder / "log4j.properties").write_text(_LOGGING)
-    (folder / "job.sql").write_text(script(servers, source, target))
+    (folder / "job.sql").write_text(script)
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java") or "java"
     opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]

@@ -9,6 +9,8 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+from pyspark.sql import DataFrame, SparkSession
+
 import holdfast as hf
 from bench.kafka_topics import ALIKE, ALIKE_READER, PARTITIONS, some_rows
 from holdfast.spark.checkpoint_files import quick_files
@@ -17,44 +19,59 @@ SPARK, ALIKE_SPARK, TWO_PHASE, WRITE_AHEAD, RAW = "spark", "spark-alike", "two-p
 ALL, LIVE = "all", "live"
 
 
-def spark_run(kind: str, way: str, servers: str, source: str, target: str, batch: int, folder: Path) -> None:
-    """Kafka -> Kafka as each comes, in the same session."""
+def session(name: str) -> SparkSession:
+    """The same for every way."""
     conf = {
         "spark.master": f"local[{PARTITIONS}]",
         "spark.log.level": "ERROR",
         "spark.driver.memory": "2g",
     }
-    spark = hf.session("bench-kafka", kafka=True, conf=conf)
+    return hf.session(name, kafka=True, conf=conf)
+
+
+def read(spark: SparkSession, way: str, servers: str, source: str, batch: int, group: str) -> DataFrame:
+    """The rows of a topic, as each comes."""
     if way in (SPARK, ALIKE_SPARK):
         reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", source)
         reader = reader.option("startingOffsets", "earliest").option("kafka.isolation.level", "read_committed")
         reader = reader.option("maxOffsetsPerTrigger", batch).options(**(ALIKE_READER if way == ALIKE_SPARK else {}))
-        frame = reader.load().select("key", "value")
+        return reader.load()
+    return hf.read_kafka(
+        spark,
+        bootstrap_servers=servers,
+        topics=[source],
+        group_id=group,
+        start=hf.StartFrom.earliest(),
+        options={"maxOffsetsPerTrigger": str(batch)},
+    )
+
+
+def write(frame: DataFrame, way: str, servers: str, target: str, folder: Path, *, live: bool = False) -> None:
+    """Into a topic, as each comes: all rows there are, or until standard input ends."""
+    if way in (SPARK, ALIKE_SPARK):
         writer = frame.writeStream.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", target)
         writer = writer.options(**({f"kafka.{k}": v for k, v in ALIKE.items()} if way == ALIKE_SPARK else {}))
         writer = writer.option("checkpointLocation", str(folder))
     else:
-        rows = hf.read_kafka(
-            spark,
-            bootstrap_servers=servers,
-            topics=[source],
-            group_id=folder.name,
-            start=hf.StartFrom.earliest(),
-            options={"maxOffsetsPerTrigger": str(batch)},
-        )
         sink = hf.KafkaSink(servers, target, mode=way)
-        writer = hf.write_stream(rows.select("key", "value"), sink, name="bench-kafka", checkpoint_location=str(folder))
+        writer = hf.write_stream(frame, sink, name="bench-kafka", checkpoint_location=str(folder))
     # Spark's own checkpoint files as holdfast has them written.
-    alike = quick_files(spark, f"file:{folder}") if way == ALIKE_SPARK else nullcontext()
+    alike = quick_files(frame.sparkSession, f"file:{folder}") if way == ALIKE_SPARK else nullcontext()
     with alike:
-        query = (writer.trigger(availableNow=True) if kind == ALL else writer).start()
-    if kind == LIVE:
+        query = (writer if live else writer.trigger(availableNow=True)).start()
+    if live:
         sys.stdin.read()
         query.stop()
         return
     query.awaitTermination()
     if query.exception() is not None:
         raise query.exception()
+
+
+def spark_run(kind: str, way: str, servers: str, source: str, target: str, batch: int, folder: Path) -> None:
+    """Kafka -> Kafka, in the same session."""
+    rows = read(session("bench-kafka"), way, servers, source, batch, folder.name)
+    write(rows.select("key", "value"), way, servers, target, folder, live=kind == LIVE)
 
 
 def raw_run(servers: str, target: str, rows: int, batch: int) -> None:

@@ -34,11 +34,11 @@ def report(measured: Mapping[str, Measured], options: argparse.Namespace) -> Rep
         made.rows.append(
             (
                 NAMES[way],
-                _shown(found.median("steady"), ",.0f"),
-                *(_shown(ratio(measured, way, to), ".2f") for to in (ALIKE_SPARK, FLINK)),
-                *(_shown(found.median(name), ".1f") for name in ("first", "whole")),
-                *(_shown(found.cpu(*groups), ".2f") for groups in (GROUPS, (JVM,), (WORKERS, DRIVER), (BROKER,))),
-                *(_shown(found.median(name), ".0f") for name in ("p50", "p99")),
+                shown(found.median("steady"), ",.0f"),
+                *(shown(ratio(measured, way, to), ".2f") for to in (ALIKE_SPARK, FLINK)),
+                *(shown(found.median(name), ".1f") for name in ("first", "whole")),
+                *(shown(found.cpu(*groups), ".2f") for groups in (GROUPS, (JVM,), (WORKERS, DRIVER), (BROKER,))),
+                *(shown(found.median(name), ".0f") for name in ("p50", "p99")),
             )
         )
     made.bars = list(bars(measured))
@@ -53,7 +53,7 @@ def report(measured: Mapping[str, Measured], options: argparse.Namespace) -> Rep
     return made
 
 
-def _shown(value: float | None, form: str) -> str:
+def shown(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -64,11 +64,11 @@ class Topics:
     def delete(self, name: str) -> None:
         self._admin.delete_topics([name])[name].result(30)
 
-    def fill(self, name: str, rows: int) -> None:
+    def fill(self, name: str, batches: Iterable[pa.RecordBatch]) -> None:
         """Without transactions: their markers would take offsets, and make the last batch a small one."""
         producer = TransactionalProducer({"bootstrap.servers": self.bootstrap, **ALIKE}, timeout=120)
         partitions = producer.partitions(name)
-        for batch in some_rows(rows):
+        for batch in batches:
             messages, partitioned, alive = to_messages(batch, partitions)
             producer.produce(name, messages, partitioned=partitioned)
             del alive
@@ -99,18 +99,21 @@ class Topics:
 
     def count(self, name: str) -> int:
         """How many rows a read-committed consumer finds."""
-        reader, rows, ended = self.consumer(name), 0, set()
+        return sum(1 for _ in self.values(name))
+
+    def values(self, name: str) -> Iterator[bytes]:
+        """All that a read-committed consumer finds until the ends of now."""
+        reader, ended = self.consumer(name), set()
         while len(ended) < PARTITIONS:
             for message in reader.consume(10_000, 1.0):
                 error = message.error()
                 if error is None:
-                    rows += 1
+                    yield message.value()
                 elif error.code() == KafkaError._PARTITION_EOF:
                     ended.add(message.partition())
                 else:
-                    raise RuntimeError(f"counting {name}: {error.str()}")
+                    raise RuntimeError(f"reading {name}: {error.str()}")
         reader.close()
-        return rows
 
 
 class Curve(threading.Thread):
@@ -125,9 +128,13 @@ class Curve(threading.Thread):
     def run(self) -> None:
         """By offsets: a reader of millions of rows would take part of the machine."""
         while not self._finished.wait(0.1):
-            rows = self._topics.ends(self._name)
+            rows = self.visible()
             if rows != (self.points[-1][1] if self.points else 0):
                 self.points.append((time.time(), rows))
+
+    def visible(self) -> int:
+        """How many rows are visible now; the ends of transactions are counted with them."""
+        return self._topics.ends(self._name)
 
     def finish(self) -> list[tuple[float, int]]:
         time.sleep(0.5)
@@ -135,3 +142,25 @@ class Curve(threading.Thread):
         self.join()
         assert self.points, f"nothing became visible in {self._name}"
         return self.points
+
+
+class RowCurve(Curve):
+    """Row by row: for few rows, of which the ends of transactions would be a part, and where some are aborted."""
+
+    def __init__(self, topics: Topics, name: str) -> None:
+        super().__init__(topics, name)
+        self._reader, self.rows = topics.consumer(name), 0
+
+    def visible(self) -> int:
+        for message in self._reader.consume(100_000, 0.02):
+            error = message.error()
+            if error is None:
+                self.rows += 1
+            elif error.code() != KafkaError._PARTITION_EOF:
+                raise RuntimeError(f"reading {self._name}: {error.str()}")
+        return self.rows
+
+    def finish(self) -> list[tuple[float, int]]:
+        points = super().finish()
+        self._reader.close()
+        return points

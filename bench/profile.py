@@ -21,7 +21,8 @@ from pathlib import Path
 
 from bench.kafka_job import ALL, TWO_PHASE, WRITE_AHEAD
 from bench.kafka_measure import cpu_of
-from bench.kafka_topics import Topics
+from bench.kafka_topics import Topics, some_rows
+from bench.processes import children
 from bench.report import ROOT
 from holdfast.testing.servers.kafka import KafkaBroker
 
@@ -102,23 +103,6 @@ def threads_of(pid: int) -> dict[str, float]:
     return dict(used)
 
 
-def children(pid: int, name: str) -> list[int]:
-    """Processes of this name below another, at any depth."""
-    parents, names = {}, {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            text = stat.read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        number = int(stat.parent.name)
-        names[number] = text[text.index("(") + 1 : text.rindex(")")]
-        parents[number] = int(text.rpartition(")")[2].split()[1])
-    below = {pid}
-    while more := {child for child, parent in parents.items() if parent in below} - below:
-        below |= more
-    return sorted(p for p in below - {pid} if names[p].startswith(name))
-
-
 def profile(options: argparse.Namespace, folder: Path) -> list[str]:
     """Run, look, and tell."""
     home = os.environ.get("JAVA_HOME")
@@ -132,7 +116,7 @@ def profile(options: argparse.Namespace, folder: Path) -> list[str]:
     try:
         topics = Topics(broker.bootstrap)
         source, target = topics.make("in"), topics.make("out")
-        topics.fill(source, options.rows)
+        topics.fill(source, some_rows(options.rows))
         job = [ALL, options.way, broker.bootstrap, source, target, str(options.rows), str(options.batch)]
         told = f"-XX:StartFlightRecording:filename={recording},settings=profile,dumponexit=true -Xlog:disable"
         environment = {**os.environ, "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {told}".strip()}

@@ -1,4 +1,4 @@
-"""`make bench-report`: writes the tables at the end of bench/README.md from the runs in bench/results/.
+"""`make bench-report`: writes the tables at the end of bench/README.md, and one in the docs, from bench/results/.
 
 Nothing there is typed by hand, and tests/unit/test_bench_tables.py fails when the two differ. All runs are listed, also
 those that missed a bar. `--check` writes nothing.
@@ -17,6 +17,9 @@ from bench import report
 from bench.report import Bar, project_version
 
 BEGIN = "<!-- from here on written by `make bench-report`: edit nothing below -->"
+#: a page of the docs -> the benchmark whose table and picture it shows, between these two lines
+PAGES = {"docs/speed.md": "nexmark"}
+PART, END = "<!-- from here written by `make bench-report` -->", "<!-- to here written by `make bench-report` -->"
 #: runs are listed newest first; those beyond this many are only counted
 LISTED = 12
 
@@ -52,13 +55,9 @@ def missed(run: dict[str, Any]) -> list[dict[str, Any]]:
 def _section(found: dict[str, Any]) -> Iterator[str]:
     runs, run = found["runs"], shown(found["runs"])
     told = " ".join(["`make bench-" + found["benchmark"] + "`", *(f"`{option}`" for option in run["options"])])
-    machine = run["machine"]
     yield f"### {told}"
     yield ""
-    yield (
-        f"{_when(run)} UTC, version {run['version']}, commit {run['commit']}, {machine['cores']} cores, "
-        f"load {machine['load']}, Python {machine['python']}"
-    )
+    yield _where(run)
     yield ""
     yield from _table(run["header"], run["rows"])
     yield ""
@@ -71,6 +70,29 @@ def _section(found: dict[str, Any]) -> Iterator[str]:
     yield ""
     newest = runs[: -LISTED - 1 : -1]
     yield from _table(("run", "commit", "told", "load", "bars"), [_line(one) for one in newest])
+
+
+def _where(run: dict[str, Any]) -> str:
+    machine = run["machine"]
+    return (
+        f"{_when(run)} UTC, version {run['version']}, commit {run['commit']}, {machine['cores']} cores, "
+        f"load {machine['load']}, Python {machine['python']}"
+    )
+
+
+def part(name: str, folder: Path, page: Path) -> str:
+    """What a page of the docs shows of a benchmark: its picture if there is one, its table, and the bars it missed."""
+    path = folder / f"{name}.json"
+    if not path.exists():
+        return f"\nNo run of `make bench-{name}` is kept yet.\n\n"
+    run = shown(json.loads(path.read_text())["runs"])
+    lines = ["", *_table(run["header"], run["rows"]), "", f"{_where(run)}."]
+    bad = [f"{bar['what']} {bar['measured']:.3g}, {_bar(bar).bound}" for bar in missed(run)]
+    lines.append(f"Bars missed: {'; '.join(bad) or 'none'}.")
+    picture = page.parent / "images" / f"{name}.png"
+    if picture.exists():
+        lines += ["", f"![The same as bars](images/{name}.png)"]
+    return "\n".join(lines) + "\n\n"
 
 
 def _line(run: dict[str, Any]) -> tuple[str, ...]:
@@ -135,17 +157,37 @@ def written(text: str, tables: str) -> str:
     return head + BEGIN + "\n" + tables
 
 
+def with_part(text: str, inner: str) -> str:
+    """A page with this between the two lines."""
+    head, begin, rest = text.partition(PART)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"a page of the docs lacks {PART!r} or, after it, {END!r}: put them where the table should be")
+    return head + PART + "\n" + inner + END + tail
+
+
+def pages() -> dict[Path, str]:
+    """All files that are written, as they should be."""
+    readme = report.ROOT / "bench" / "README.md"
+    found = {readme: written(readme.read_text(), render(report.RESULTS, bench_targets()))}
+    for name, benchmark in PAGES.items():
+        page = report.ROOT / name
+        found[page] = with_part(page.read_text(), part(benchmark, report.RESULTS, page))
+    return found
+
+
 def main(arguments: Sequence[str]) -> int:
     """Write the tables; with --check say whether they differ."""
-    readme = report.ROOT / "bench" / "README.md"
-    old = readme.read_text()
-    new = written(old, render(report.RESULTS, bench_targets()))
+    changed = {path: text for path, text in pages().items() if path.read_text() != text}
     for name in too_old(report.RESULTS, (report.ROOT / "CHANGELOG.md").read_text(), project_version()):
         print(f"bench-{name} was last run more than a release ago: run `make bench-{name}`")
     if "--check" in arguments:
-        return int(old != new)
-    readme.write_text(new)
-    print("bench/README.md is unchanged" if old == new else "wrote the tables of bench/README.md")
+        return int(bool(changed))
+    for path, text in changed.items():
+        path.write_text(text)
+        print(f"wrote the tables of {path.relative_to(report.ROOT)}")
+    if not changed:
+        print("the tables are unchanged")
     return 0
 
 
