@@ -55,14 +55,14 @@ def jars() -> list[Path]:
     return [*sorted(own.glob("lib/*.jar")), *sorted(own.glob("opt/*.jar")), *fetch_jars(CONNECTORS)]
 
 
-def reading(servers: str, topic: str) -> dict[str, str]:
-    """Options of a table over a topic that ends with the rows that are there, so that the job ends."""
+def reading(servers: str, topic: str, *, bounded: bool = True) -> dict[str, str]:
+    """Options of a table over a topic; bounded it ends with the rows that are there, and with it the job."""
     return {
         "connector": "kafka",
         "properties.bootstrap.servers": servers,
         "topic": topic,
         "scan.startup.mode": "earliest-offset",
-        "scan.bounded.mode": "latest-offset",
+        **({"scan.bounded.mode": "latest-offset"} if bounded else {}),
         "properties.isolation.level": "read_committed",
     }
 

@@ -73,7 +73,7 @@ class Bench:
         target, log, wanted = self.topics.make("out"), self._next(), self._references[name]
         curve = RowCurve(self.topics, target)
         curve.start()
-        process = self._start(name, way, target, log)
+        process = self._start(name, way, target, log, bounded=False)
         self._wait(curve, process, int(wanted.num_rows * _HALF), f"{name} on {NAMES[way]}, to be killed")
         processes.kill(process)
         # What was on its way when it died is not a new row.
@@ -81,7 +81,7 @@ class Bench:
         before, again = curve.rows, time.time()
         if before >= wanted.num_rows:
             raise RuntimeError(f"{name} on {NAMES[way]}: all rows were visible when it was killed: give it more events")
-        self._end(self._start(name, way, target, log), way, curve, wanted.num_rows, log)
+        self._end(self._start(name, way, target, log, bounded=False), way, curve, wanted.num_rows, log)
         points = curve.finish()
         first = next((at - again for at, rows in points if rows > before), None)
         if first is None:
@@ -95,8 +95,8 @@ class Bench:
     def _end(self, process: subprocess.Popen[str], way: str, curve: RowCurve, rows: int, log: Path) -> None:
         """Wait until a run that was started again has ended, or has nothing more to do.
 
-        A job of Flink's that went on from a checkpoint does not end with the rows that are there: its Kafka source
-        forgets to say so. It is ended when all rows are visible and checkpoints had time to bring doubled ones.
+        Flink's bounded Kafka source that went on from a checkpoint neither ends nor closes the last windows. So it is
+        not bounded here, and ended when all rows are visible and checkpoints had time to bring doubled ones.
         """
         if way == FLINK:
             self._wait(curve, process, rows, f"{NAMES[way]}, started again")
@@ -119,11 +119,11 @@ class Bench:
         self.topics.delete(target)
         return table
 
-    def _start(self, name: str, way: str, target: str, log: Path) -> subprocess.Popen[str]:
+    def _start(self, name: str, way: str, target: str, log: Path, *, bounded: bool = True) -> subprocess.Popen[str]:
         told, folder = self.options, log.with_suffix("")
         topics = self.topics.bootstrap, self.source, target
         if way == FLINK:
-            command, environment = flink_command(QUERIES[name], *topics, folder, told.checkpoint_ms)
+            command, environment = flink_command(QUERIES[name], *topics, folder, told.checkpoint_ms, bounded=bounded)
         else:
             command, environment = spark_command(way, name, *topics, told.batch, folder), dict(os.environ)
         return processes.start(command, environment, log)

@@ -42,13 +42,13 @@ def spark_run(way: str, query: Query, servers: str, source: str, target: str, ba
 
 
 def flink_command(
-    query: Query, servers: str, source: str, target: str, folder: Path, checkpoint_ms: int
+    query: Query, servers: str, source: str, target: str, folder: Path, checkpoint_ms: int, *, bounded: bool = True
 ) -> tuple[list[str], dict[str, str]]:
     """(command, environment) of a run of Flink's SQL client."""
     json = {"value.format": "json"}
     lines = [
         *kafka_flink.settings(_checkpoints(folder, checkpoint_ms)),
-        kafka_flink.table("source", flink_source(), {**kafka_flink.reading(servers, source), **json}),
+        kafka_flink.table("source", flink_source(), {**kafka_flink.reading(servers, source, bounded=bounded), **json}),
         *flink_views(),
         kafka_flink.table("target", flink_target(query), {**kafka_flink.writing(servers, target), **json}),
         f"INSERT INTO target {query.flink};",
