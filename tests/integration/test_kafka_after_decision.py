@@ -327,11 +327,17 @@ def test_a_row_refused_before_the_mark_is_told_as_such(kafka, topic, tmp_path) -
     """The transaction has failed by then, and the mark with it: told as that, the batch would be tried for minutes."""
     name = topic("compacted", 1, **{"cleanup.policy": "compact"})
     local = Local(hf.KafkaSink(kafka.bootstrap, name, name="out"), tmp_path)
+    rows = [{"key": b"k", "value": b"a"}, {"key": None, "value": b"a"}]
     for attempt in range(12):
         txn = local.sink.begin(make_task(local.run, "out", 0, 0, attempt, 0))
-        local.sink.write(txn, pa.RecordBatch.from_pylist([{"key": None, "value": b"a"}], SCHEMA))
+        # The first row of a partition is waited for, the second is not.
+        local.sink.write(txn, pa.RecordBatch.from_pylist(rows, SCHEMA))
         time.sleep(attempt % 4 * 0.002)  # the answer comes before, during or after the mark
         with pytest.raises(errors.RowError, match=r"sink 'out'.*compacted"):
             local.sink.pre_commit(txn)
         local.sink.abort(txn)
+    txn = local.sink.begin(make_task(local.run, "out", 0, 0, 12, 0))
+    with pytest.raises(errors.RowError, match=r"sink 'out'.*compacted"):
+        local.sink.write(txn, pa.RecordBatch.from_pylist(rows[1:], SCHEMA))
+    local.sink.abort(txn)
     local.sink.close()
