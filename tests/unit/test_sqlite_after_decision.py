@@ -189,6 +189,11 @@ def test_d6_a_checkpoint_decided_for_another_file_is_committed_there(rig: Rig) -
 # -- D5: a file that lacks what was committed -------------------------------------------------------------------------
 
 
+def back_up(rig: Rig) -> None:
+    with closing(sqlite3.connect(rig.path)) as source, closing(sqlite3.connect(rig.folder / "backup.db")) as to:
+        source.backup(to)
+
+
 def damage(rig: Rig, how: str) -> None:
     if how == "deleted":
         for path in rig.folder.glob("out.db*"):
@@ -206,8 +211,7 @@ def test_d5_a_file_that_lacks_what_was_committed_is_refused(rig: Rig, how: str, 
     for checkpoint_id in range(4):
         sink.commit(checkpoint_id, [prepared(sink, run, checkpoint_id, checkpoint_id)], LoopTasks())
         if checkpoint_id == 1:
-            with closing(sqlite3.connect(rig.path)) as source, closing(sqlite3.connect(rig.folder / "backup.db")) as to:
-                source.backup(to)
+            back_up(rig)
     state = sink.snapshot_state(3)
     run = replace(run, committed={"out": Committed(3, 0)}, last_decided=3)
     opened(rig, run, state)
@@ -228,8 +232,7 @@ def test_d5_a_file_that_becomes_an_older_copy_while_the_query_runs_is_refused_by
     for checkpoint_id in range(2):
         sink.commit(checkpoint_id, [prepared(sink, run, checkpoint_id, checkpoint_id)], LoopTasks())
         if checkpoint_id == 0:
-            with closing(sqlite3.connect(rig.path)) as source, closing(sqlite3.connect(rig.folder / "backup.db")) as to:
-                source.backup(to)
+            back_up(rig)
     for path in rig.folder.glob("out.db-*"):
         path.unlink()
     damage(rig, "restored")
