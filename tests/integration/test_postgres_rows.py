@@ -142,7 +142,7 @@ def test_rows_wait_for_a_slow_server_instead_of_filling_memory(server: tuple[Ser
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150_000, "of 300 MB"
     begin = time.monotonic()
     session.close()
-    assert time.monotonic() - begin < 20, "nobody waits for rows that are given up"
+    assert time.monotonic() - begin < 1, "nobody waits for rows that are given up"
     assert execute(dsn, "SELECT count(*) FROM slow") == [(0,)]
 
 
