@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Spark runs on the Java that setup found, whatever PATH says.
 RUN = JAVA_HOME="$$(cat .venv/java-home)" $(BIN)
 
-.PHONY: help setup demo lint test docs architecture contracts tables explore compat postgres-versions dist-check walk matrix cluster s3 doors mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files bench-routes bench-state bench-scale bench-nexmark profile clean
+.PHONY: help setup demo lint test docs architecture contracts tables explore compat postgres-versions dist-check walk matrix cluster s3 clouds doors mutants bench bench-report bench-overhead bench-backlog bench-history bench-memory bench-kafka bench-postgres bench-files bench-routes bench-state bench-scale bench-nexmark profile clean
 
 help:  ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/\1|\2/' | \
@@ -68,6 +68,12 @@ cluster: setup  ## point 15 of the fault matrix: executors of a Spark cluster ki
 s3: setup  ## the fault matrix with the checkpoint in a bucket, on two S3 servers; one is built with Go; the same options
 	@$(RUN)/python -m tests.prepare
 	@$(RUN)/python -m tests.crash.matrix $(CASE) --suite s3 $(if $(RESULTS),--results $(RESULTS)) $(if $(SINKS),--sinks $(SINKS)) $(if $(MINUTES),--minutes $(MINUTES))
+
+clouds: setup  ## the same in Azure's and Google's stores, by emulators from npm and built with Go, after tests of the stores alone; the same options
+	@$(RUN)/python -m tests.prepare
+	@$(RUN)/pytest -q -n 0 -p no:cacheprovider tests/clouds
+	@$(RUN)/python -m tests.crash.matrix $(CASE) --suite clouds $(if $(RESULTS),--results $(RESULTS)) $(if $(SINKS),--sinks $(SINKS)) $(if $(MINUTES),--minutes $(MINUTES))
+
 doors: setup  ## the fault matrix through format("holdfast"); CASE=decision to choose
 	@$(RUN)/python -m tests.prepare
 	@$(RUN)/python -m tests.crash.doors_matrix $(CASE)

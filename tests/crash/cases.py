@@ -16,9 +16,9 @@ from tests.crash import (
     scenarios,
     stores_scenarios,
 )
+from tests.crash.bucket_work import BucketWork
 from tests.crash.harness import Work
 from tests.crash.kafka_work import MODES, KafkaWork
-from tests.crash.s3_work import S3Work
 from tests.crash.scenarios import Case
 from tests.crash.stores_work import STORES, StoresWork
 from tests.crash.three_work import Three
@@ -37,12 +37,14 @@ CASES = [
     *endpoint_scenarios.CASES,
     *routes_scenarios.CASES,
 ]
-CLUSTER, S3 = cluster_scenarios.CASES, s3_scenarios.CASES
-#: command -> its cases, and their sinks: `make matrix`, `make cluster` (on a Spark cluster), `make s3` (in a bucket)
+CLUSTER, S3, CLOUDS = cluster_scenarios.CASES, s3_scenarios.CASES, s3_scenarios.CLOUDS
+#: command -> its cases, and their sinks: `make matrix`, `make cluster` (on a Spark cluster), `make s3` (in a bucket),
+#: `make clouds` (in Azure's and Google's stores)
 SUITES: dict[str, tuple[list[Case], tuple[str, ...]]] = {
     "matrix": (CASES, SINKS),
     "cluster": (CLUSTER, cluster_scenarios.SINKS),
     "s3": (S3, s3_scenarios.SINKS),
+    "clouds": (CLOUDS, s3_scenarios.CLOUD_SINKS),
 }
 #: The points at which a server is killed or its disk exchanged; they have one of their own.
 SERVER_KILLED = (14, 17)
@@ -66,9 +68,9 @@ def _work(case: Case, folder: Path, server: Callable[[str], Any]) -> Iterator[Wo
         broker = server("kafka_cluster" if case.sink == "kafka-three" else "kafka")
         with closing(KafkaWork(folder, case.sink, broker)) as kafka_work:
             yield kafka_work
-    elif case.sink in s3_scenarios.SINKS:
-        sink, _, store = case.sink.rpartition("-")
-        yield S3Work(folder, sink, server(store))
+    elif case.sink in (*s3_scenarios.SINKS, *s3_scenarios.CLOUD_SINKS):
+        sink = next(sink for sink in scenarios.SINKS if case.sink.startswith(f"{sink}-"))
+        yield BucketWork(folder, sink, server(case.sink.removeprefix(f"{sink}-")))
     elif case.sink in STORES:
         kind = Three if case.sink == "three" else StoresWork
         with closing(kind(folder, case.sink, server)) as stores_work:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -50,6 +50,8 @@ class Work:
     module = "tests.crash.job"
     #: each run has a process to itself, see tests.crash.warm
     cold = False
+    #: what Spark is told in every run of every case of this kind
+    shared_conf: Mapping[str, str] = {}
     #: where the drivers' tasks run; None: in the driver's own process
     spark_cluster: SparkCluster | None = None
 
@@ -94,7 +96,8 @@ class Work:
             spec |= {"master": self.spark_cluster.url, "conf": {**told, **spec.get("conf", {})}}
         command, path = [sys.executable, "-m", self.module], self.folder / f"run-{self.runs}.log"
         # A task that sleeps outlives its driver, and is told where to leave word as a fault is.
-        alike = self.module == Work.module and not {"conf", "master", "sleepy", "late"} & set(spec)
+        alike = self.module == Work.module and not {"master", "sleepy", "late"} & set(spec)
+        alike = alike and spec.get("conf", {}) == self.shared_conf
         if warm.POOL is not None and alike and not self.cold:
             before = {run.pid for run in self._warm.values()}
             run = warm.POOL.start([*command, "--warm"], env, ROOT, path, spec, before)

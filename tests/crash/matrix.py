@@ -1,5 +1,5 @@
-"""`make matrix`: run every case of the fault matrix on real processes and print the table; `make cluster` and
-`make s3` are suites of their own.
+"""`make matrix`: run every case of the fault matrix on real processes and print the table; `make cluster`,
+`make s3` and `make clouds` are suites of their own.
 
 All cases take hours. With `--results FILE` each case adds a line of JSON to the file when it ends (its outcome, the
 seconds it took, the commit it ran on), and a case that the file says has passed is not run again: a run that was cut
@@ -30,6 +30,7 @@ from tests.crash.cases import SERVER_KILLED, SUITES, work_for
 from tests.crash.harness import ROOT
 from tests.crash.scenarios import Case
 from tests.servers.cassandra import CassandraServer
+from tests.servers.clouds import Azurite, FakeGcs
 from tests.servers.kafka import KafkaBroker
 from tests.servers.kafka_cluster import KafkaCluster
 from tests.servers.postgres import PostgresServer
@@ -63,6 +64,8 @@ class Servers:
             "spark_cluster": SparkCluster,
             "moto": Moto,
             "versity": Versity,
+            "azurite": Azurite,
+            "fake-gcs": FakeGcs,
         }
         return made[name](folder)
 

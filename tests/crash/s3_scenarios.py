@@ -1,4 +1,7 @@
-"""The fault matrix with the checkpoint in a bucket (R4): points 1 to 6, 8 and 9, on two servers, on a bad day."""
+"""The fault matrix with the checkpoint in a bucket (R4): points 1 to 6, 8 and 9, on two servers, on a bad day.
+
+The same cases are for Azure's and Google's stores: `make clouds`.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,15 @@ from tests.crash.scenarios import Case
 
 STORES = ("moto", "versity")
 POINTS = (1, 2, 3, 4, 5, 6, 8, 9)
-#: the sink of a case is `<sink>-<server>`
-SINKS = tuple(f"{sink}-{store}" for store in STORES for sink in scenarios.SINKS)
+CLOUD_STORES = ("azurite", "fake-gcs")
+
+
+def sinks_of(stores: tuple[str, ...]) -> tuple[str, ...]:
+    """The sink of a case is `<sink>-<server>`."""
+    return tuple(f"{sink}-{store}" for store in stores for sink in scenarios.SINKS)
+
+
+SINKS, CLOUD_SINKS = sinks_of(STORES), sinks_of(CLOUD_STORES)
 
 
 def two_drivers(work: Work) -> None:
@@ -31,17 +41,18 @@ def two_drivers(work: Work) -> None:
     work.assert_clean()
 
 
-def _cases() -> list[Case]:
+def _cases(stores: tuple[str, ...]) -> list[Case]:
     cases = [
         Case(case.point, case.title, f"{case.sink}-{store}", case.way, case.scenario)
-        for store in STORES
+        for store in stores
         for case in scenarios.CASES
         if case.point in POINTS
     ]
     title = "driver stopped, second driver started, first continued"
-    return cases + [Case(9, title, sink, "race", two_drivers) for sink in SINKS]
+    return cases + [Case(9, title, sink, "race", two_drivers) for sink in sinks_of(stores)]
 
 
 #: In `make test`: a kill after the decision, with rows in the bucket.
 _ALWAYS = {("write-ahead-moto", 3, "kill")}
-CASES = [Case(c.point, c.title, c.sink, c.way, c.scenario, (c.sink, c.point, c.way) in _ALWAYS) for c in _cases()]
+CASES = [Case(c.point, c.title, c.sink, c.way, c.scenario, (c.sink, c.point, c.way) in _ALWAYS) for c in _cases(STORES)]
+CLOUDS = _cases(CLOUD_STORES)

@@ -34,6 +34,8 @@ class Host:
     def __init__(self, command: list[str], env: Mapping[str, str], cwd: Path, log: Path) -> None:
         answers, answer = os.pipe()
         self.answers, self.log, self.runs = answers, log, 0
+        #: what its Spark was told when it began
+        self.conf: Mapping[str, str] = {}
         with log.open("wb") as file:
             self.process = subprocess.Popen(
                 [*command, str(answer)], cwd=cwd, env=dict(env), stdin=subprocess.PIPE, stdout=file, stderr=file,
@@ -131,13 +133,16 @@ class Pool:
         before: Collection[int],
     ) -> WarmRun:
         """A run in a host that waits, but in none of those `before`, or else in a new one."""
-        host = next((host for host in self._waiting if host.process.pid not in before), None)
+        conf = spec.get("conf", {})
+        fit = (host for host in self._waiting if host.process.pid not in before and host.conf == conf)
+        host = next(fit, None)
         if host is not None:
             self._waiting.remove(host)
         else:
             self._made += 1
             plain = {key: value for key, value in env.items() if key not in (faults.VARIABLE, faults.ONCE)}
             host = Host(command, plain, cwd, self._folder / f"driver-{self._made}.log")
+            host.conf = conf
         self._busy[host.process.pid] = host
         fault = {key: env[key] for key in (faults.VARIABLE, faults.ONCE) if key in env}
         # Without a fault nobody asks where faults are noted; workers of Spark are kept for the same environment.
@@ -146,10 +151,12 @@ class Pool:
     def give_back(self, run: WarmRun) -> None:
         """It has ended."""
         host = self._busy.pop(run.pid)
-        if host.runs >= RUNS or len(self._waiting) >= WAITING:
+        if host.runs >= RUNS:
             host.end()
-        else:
-            self._waiting.append(host)
+            return
+        if len(self._waiting) >= WAITING:
+            self._waiting.pop(0).end()  # the one that nobody wanted for longest: its settings may be of another store
+        self._waiting.append(host)
 
     def forget(self, run: WarmRun) -> None:
         """It is gone."""

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint import s3a
+from holdfast.checkpoint import hadoop
 from holdfast.checkpoint.object_store import ObjectStorage
 
 pytestmark = pytest.mark.spark
@@ -33,4 +33,4 @@ def test_tasks_and_driver_write_to_s3a_with_sparks_credentials(spark, tmp_path, 
     finally:
         for name in settings:
             configuration.unset(f"fs.s3a.{name}")
-        s3a.use({})
+        hadoop.use({})

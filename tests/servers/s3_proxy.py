@@ -1,4 +1,4 @@
-"""Stands before an S3 server and behaves as S3 does on a bad day: `python -m tests.servers.s3_proxy PORT TARGET`.
+"""Stands before a server of an object store and behaves as S3 does on a bad day: `python -m tests.servers.s3_proxy PORT TARGET`.
 
 Every answer takes a while. Of the requests, some are answered with 503 and not done, and some are done and answered
 with 503: whoever created a name by such a request is told, when it asks again, that the name exists.
@@ -18,6 +18,8 @@ LATENCY = 0.005
 #: one in so many requests is not done, and one in so many is done and not told; the two never meet
 REFUSED, LOST = 41, 61
 _SLOW = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+#: in the URL of a piece of an upload to Google's emulator, which does not know afterwards how far it has come
+_SPARED = "upload_id="
 #: of the connection, not of the message
 _HOP = {"connection", "keep-alive", "transfer-encoding", "expect", "content-length"}
 
@@ -50,6 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _relay(self) -> None:
         body, number = self._body(), self.server.next_number()
         time.sleep(LATENCY)
+        number = 1 if _SPARED in self.path else number
         if number % REFUSED == 0:
             self._answer(503, [("Content-Type", "application/xml")], _SLOW)
             return
@@ -74,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(answer.status, headers, content)
 
-    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _relay
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = do_PATCH = _relay
 
     def _body(self) -> bytes:
         if "chunked" in self.headers.get("Transfer-Encoding", ""):

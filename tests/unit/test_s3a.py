@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint import s3a
+from holdfast.checkpoint import hadoop
 from holdfast.checkpoint.object_store import ObjectStorage
 from holdfast.committers.sql import SqlCheckpointCommitter
 from holdfast.connectors.files.rolling import Rolling
@@ -21,7 +21,12 @@ SECRET = "word-that-nobody-may-see"
 @pytest.fixture(autouse=True)
 def nothing_set() -> Iterator[None]:
     yield
-    s3a.use({})
+    hadoop.use({})
+
+
+def nothing_below(prefix: str) -> dict[str, str]:
+    """No setting with an account's name in it."""
+    return {}
 
 
 def spark_conf(server: str) -> dict[str, str]:
@@ -42,7 +47,7 @@ def test_a_pipeline_on_s3a_needs_nothing_but_sparks_settings(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    s3a.use(s3a.read_settings(spark_conf(s3_server).get))
+    hadoop.use(hadoop.read_settings(spark_conf(s3_server).get, nothing_below))
     sink = FileSink(f"s3a://{bucket}/out", rolling=Rolling(age="0s"))
     endpoint = Endpoint()
     sending = SendingSink(endpoint, SqlCheckpointCommitter(f"sqlite:///{tmp_path}/marks.db"))
@@ -62,16 +67,17 @@ def test_a_pipeline_on_s3a_needs_nothing_but_sparks_settings(
 
 
 def test_what_is_not_set_comes_from_the_environment(bucket: str, s3_server: str) -> None:
-    s3a.use(s3a.read_settings({"fs.s3a.endpoint": "", "fs.s3a.path.style.access": "false"}.get))
-    assert s3a.client_options() == {}
+    told = {"fs.s3a.endpoint": "", "fs.s3a.path.style.access": "false"}
+    hadoop.use(hadoop.read_settings(told.get, nothing_below))
+    assert hadoop.s3_options() == {}
     assert ObjectStorage(f"s3a://{bucket}/x").create("a", b"1")
-    s3a.use({"endpoint": "127.0.0.1:9", "connection.ssl.enabled": "false"})
-    assert s3a.client_options() == {"endpoint_url": "http://127.0.0.1:9"}
+    hadoop.use({"fs.s3a.endpoint": "127.0.0.1:9", "fs.s3a.connection.ssl.enabled": "false"})
+    assert hadoop.s3_options() == {"endpoint_url": "http://127.0.0.1:9"}
     assert ObjectStorage(f"s3://{bucket}/x").read("a") == b"1", "s3:// is the environment's"
 
 
 def test_a_server_that_is_away_is_told_without_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    s3a.use({"access.key": "me", "secret.key": SECRET, "endpoint": "http://127.0.0.1:9"})
+    hadoop.use({"fs.s3a.access.key": "me", "fs.s3a.secret.key": SECRET, "fs.s3a.endpoint": "http://127.0.0.1:9"})
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(HoldfastError) as error:
         ObjectStorage("s3a://bucket/x").create("a", b"1")

@@ -4,69 +4,47 @@ from __future__ import annotations
 
 import errno
 import io
-import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import lru_cache
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, cast
 
-from holdfast.checkpoint import s3a, uploads
+from holdfast.checkpoint import uploads
+from holdfast.checkpoint.clients import copy, open_client, place_of
 from holdfast.checkpoint.storage import check_below
-from holdfast.checkpoint.trouble import told
-from holdfast.errors import ConfigError, MissingExtraError, UnsafeStorageError
+from holdfast.checkpoint.trouble import storage_error, told
+from holdfast.errors import HoldfastError, UnsafeStorageError
 
-_EXTRAS = {"s3": "s3"}
 #: bytes of an object's name, without the bucket: S3's limit, and Google's and Azure's
 _LONGEST_KEY = 1024
 _CONFLICT_WAITS = (0.1, 0.2, 0.4, 0.8)
 
 
-@lru_cache(maxsize=8)
-def _file_system(scheme: str, hadoop: bool, *_key: object) -> Any:
-    import fsspec
-
-    options = s3a.client_options() if hadoop else {}
-    # Not from fsspec's own cache of clients: that one does not know the environment, and keeps an old endpoint.
-    return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True, **options)
-
-
-def _open_file_system(scheme: str, *, hadoop: bool) -> Any:
-    """One client a process: making one costs hundreds of milliseconds, and every task opens the store several times.
-
-    Never shared with a forked child, and made anew when the environment points elsewhere.
-    """
-    environment = sorted((k, v) for k, v in os.environ.items() if k.startswith("AWS_"))
-    spark = sorted(s3a.given().items()) if hadoop else []
-    return _file_system(scheme, hadoop, os.getpid(), *environment, *spark)
-
-
 class ObjectStorage:
-    """A bucket, through fsspec, with the exclusive creation the store itself offers (S3: `If-None-Match: *`)."""
+    """A bucket, through fsspec, with the exclusive creation the store itself offers.
+
+    S3 and Azure: `If-None-Match: *`; Google: `ifGenerationMatch=0`.
+    """
 
     def __init__(self, location: str) -> None:
-        scheme, _, rest = location.partition("://")
-        hadoop = scheme == "s3a"
-        scheme = {"s3a": "s3", "s3n": "s3"}.get(scheme, scheme)
-        try:
-            self._fs = _open_file_system(scheme, hadoop=hadoop)
-        except ImportError as error:
-            extra = _EXTRAS.get(scheme)
-            remedy = f"pip install 'holdfast[{extra}]'" if extra else str(error)
-            raise MissingExtraError(f"checkpoint location {location!r} needs more packages: {remedy}") from error
-        except ValueError as error:
-            raise ConfigError(f"checkpoint location {location!r}: {error}") from error
-        self._root = rest.rstrip("/")
-        # What is opened again by this, in tasks and by sinks, must come to the same credentials.
-        self.url = f"{'s3a' if hadoop else scheme}://{self._root}"
+        place = place_of(location)
+        self._fs = open_client(location, place)
+        self._root, self.url = place.root, place.url
         self.longest = _LONGEST_KEY - len(f"{self._root.partition('/')[2]}/".lstrip("/").encode())
 
     def _path(self, name: str) -> str:
         check_below(self.url, name)
         return f"{self._root}/{name}"
 
-    def _told(self, name: str, doing: str, *, absent: bool = False) -> AbstractContextManager[None]:
-        return told(f"{self.url}/{name}", doing, absent=absent)
+    @contextmanager
+    def _told(self, name: str, doing: str, *, absent: bool = False) -> Iterator[None]:
+        try:
+            with told(f"{self.url}/{name}", doing, absent=absent):
+                yield
+        except HoldfastError:
+            raise
+        except ValueError as error:  # gcsfs's word for a request that Google finds wrong
+            raise storage_error(f"{self.url}/{name}", doing, error) from error
 
     def create(self, name: str, data: bytes) -> bool:
         """See Storage."""
@@ -82,9 +60,11 @@ class ObjectStorage:
             except FileExistsError:
                 return False
             except (ValueError, NotImplementedError) as error:
+                if str(error).startswith("Bad Request"):  # of Google's, about the request and not about its condition
+                    raise
                 raise UnsafeStorageError(
                     f"{self.url} cannot create a file only if it is absent ({error}): no decision would be safe there. "
-                    "Use local disk, S3 with conditional writes, or another store that has them"
+                    "Use local disk, S3 with conditional writes, or another store that has them (Azure's, Google's)"
                 ) from error
             except OSError as error:
                 # Some stores answer the failed precondition with EINVAL; whatever is there now tells which it was.
@@ -125,7 +105,10 @@ class ObjectStorage:
         entries: list[dict[str, Any]] = []
         with self._told(folder, "listed"), suppress(FileNotFoundError):
             entries = self._fs.ls(self._path(folder), detail=True)
-        found = (e["name"].rsplit("/", 1)[1] for e in entries if e["type"] == "file")
+        # adlfs lists the files of every folder whose name begins so.
+        prefix = self._fs._strip_protocol(self._path(folder)).rstrip("/") + "/"
+        inside = (e["name"] for e in entries if e["type"] == "file" and e["name"].startswith(prefix))
+        found = (name.removeprefix(prefix) for name in inside)
         return sorted(filter(None, found))  # Hadoop marks a folder by an empty object whose name ends in /
 
     def walk(self, folder: str) -> list[str]:
@@ -164,7 +147,7 @@ class ObjectStorage:
     def upload(self, name: str) -> Iterator[tuple[BinaryIO, dict[str, Any]]]:
         """Write a file that is not seen until `finish_upload` is given what is in the dict when the block has ended."""
         pieces: dict[str, Any] = {}
-        with self._told(name, "written"), uploads.begin(self._fs, self._path(name), pieces) as file:
+        with told(f"{self.url}/{name}", "written"), uploads.begin(self._fs, self._path(name), pieces) as file:
             yield cast(BinaryIO, _Upload(file, f"{self.url}/{name}")), pieces
 
     def finish_upload(self, name: str, pieces: Mapping[str, Any]) -> bool:
@@ -180,9 +163,11 @@ class ObjectStorage:
     def move(self, source: str, name: str) -> bool:
         """Give a file another name, in two steps: without uploads there is no other way. False: it has it already."""
         with self._told(name, "written"):
-            if not self._fs.exists(self._path(source)):
+            try:
+                self._fs.info(self._path(source))
+            except FileNotFoundError:  # and no other failure: it would look as if this was done
                 return False
-            self._fs.cp_file(self._path(source), self._path(name))
+            copy(self._fs, self._path(source), self._path(name))
             self._fs.rm_file(self._path(source))
             return True
 

@@ -33,14 +33,28 @@ _REMEDIES = {
     errno.ENOENT: "It is gone: somebody removed it or a folder above it while the query used it",
 }
 _AWAY = (
-    "The store does not answer: see that its address (AWS_ENDPOINT_URL, the region) is right and that this machine can "
-    "reach it, then try again. Nothing that was decided is lost"
+    "The store does not answer: see that its address (AWS_ENDPOINT_URL, the region; the name of Azure's account) is "
+    "right and that this machine can reach it, then try again. Nothing that was decided is lost"
 )
 #: what clients of object stores raise when nobody answers, where they are loaded
 _CLIENTS_AWAY = (
     ("botocore.exceptions", "ConnectionError"),
     ("botocore.exceptions", "HTTPClientError"),
     ("aiohttp", "ClientConnectionError"),
+    ("azure.core.exceptions", "ServiceRequestError"),
+    ("azure.core.exceptions", "ServiceResponseError"),
+    ("requests.exceptions", "ConnectionError"),
+    ("requests.exceptions", "Timeout"),
+    ("google.auth.exceptions", "TransportError"),
+)
+#: what they raise at all, besides OSError
+_CLIENTS = (
+    ("botocore.exceptions", "BotoCoreError"),
+    ("aiohttp", "ClientError"),
+    ("azure.core.exceptions", "AzureError"),
+    ("gcsfs.retry", "HttpError"),
+    ("gcsfs.retry", "ChecksumError"),
+    ("google.auth.exceptions", "GoogleAuthError"),
 )
 _NO_ANSWER = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN)
 _ELSE = "See that the path is there and can be reached and written, then start the query again"
@@ -49,12 +63,14 @@ _ELSE = "See that the path is there and can be reached and written, then start t
 def storage_error(path: object, doing: str, error: BaseException) -> StorageError:
     """`error` as ours."""
     code = getattr(error, "errno", None)
-    what = os.strerror(code) if code else f"{type(error).__name__}: {error}".strip()
-    said = str(error)
+    # One line: Azure's client adds the whole answer to what it has to say.
+    said = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+    what = os.strerror(code) if code else f"{type(error).__name__}: {said}".rstrip(": ")
     if code and what not in said:  # a store's own words, such as S3's code of the error
         what = f"{what} ({said})"
     away = _is_away(error)
-    made = StorageError(f"{path} cannot be {doing}: {what}. {_AWAY if away else _REMEDIES.get(code or 0, _ELSE)}")
+    remedy = _REMEDIES.get(code or 0, _DENIED if _is_denied(error) else _ELSE)
+    made = StorageError(f"{path} cannot be {doing}: {what}. {_AWAY if away else remedy}")
     made.reached = not away
     return made
 
@@ -63,8 +79,13 @@ def _is_away(error: BaseException) -> bool:
     """Whether nobody answered, rather than somebody said no."""
     if isinstance(error, ConnectionError | TimeoutError | socket.gaierror) or getattr(error, "errno", 0) in _NO_ANSWER:
         return True
-    loaded = [getattr(sys.modules[module], name) for module, name in _CLIENTS_AWAY if module in sys.modules]
-    return isinstance(error, tuple(loaded))
+    return isinstance(error, _loaded(_CLIENTS_AWAY))
+
+
+def _is_denied(error: BaseException) -> bool:
+    """Whether Azure or Google said that this user may not; the clients have no errno for it."""
+    status = getattr(error, "status_code", None) or getattr(error, "code", None)
+    return status in (401, 403) or str(error).startswith("Forbidden")
 
 
 @contextmanager
@@ -78,15 +99,20 @@ def told(path: object, doing: str, *, absent: bool = False) -> Iterator[None]:
         raise storage_error(path, doing, error) from error
     except store_errors() as error:
         raise storage_error(path, doing, error) from error
+    except RuntimeError as error:
+        # adlfs puts what went wrong with a piece of a file into one of these.
+        if not isinstance(error.__cause__, store_errors()):
+            raise
+        raise storage_error(path, doing, error.__cause__) from error
 
 
 def store_errors() -> tuple[type[Exception], ...]:
     """What stores raise: OSError, and what clients of object stores raise besides, where they are loaded."""
-    found: list[type[Exception]] = [OSError]
-    for module, name in (("botocore.exceptions", "BotoCoreError"), ("aiohttp", "ClientError")):
-        if module in sys.modules:
-            found.append(getattr(sys.modules[module], name))
-    return tuple(found)
+    return (OSError, *_loaded(_CLIENTS))
+
+
+def _loaded(names: tuple[tuple[str, str], ...]) -> tuple[type[Exception], ...]:
+    return tuple(getattr(sys.modules[module], name) for module, name in names if module in sys.modules)
 
 
 class LocalFile(io.FileIO):

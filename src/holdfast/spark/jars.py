@@ -23,12 +23,19 @@ KNOWN = "Maven Central had connectors for Spark 4.0.0 to 4.0.4, 4.1.0 to 4.1.3 a
 
 @dataclass(frozen=True)
 class Coordinate:
-    """One artifact; with `transitive`, everything it needs too."""
+    """One artifact; with `transitive`, all it needs too; with a `classifier`, another jar of that version."""
 
     group: str
     artifact: str
     version: str
     transitive: bool = False
+    classifier: str = ""
+
+    @property
+    def folder(self) -> str:
+        """Its name in the cache."""
+        plain = f"{self.artifact}-{self.version}-{int(self.transitive)}"
+        return f"{plain}-{self.classifier}" if self.classifier else plain
 
 
 #: What Spark's Kafka connector needs. The token provider of 4.0.0 works with all connectors up to 4.2.
@@ -63,7 +70,7 @@ def fetch_jars(coordinates: Sequence[Coordinate]) -> list[Path]:
     """The jars of these coordinates; fetched once, then taken from the cache."""
     jars: list[Path] = []
     for coordinate in coordinates:
-        folder = cache_folder() / "jars" / f"{coordinate.artifact}-{coordinate.version}-{int(coordinate.transitive)}"
+        folder = cache_folder() / "jars" / coordinate.folder
         if not folder.is_dir():
             _fetch(coordinate, folder)
         jars += sorted(folder.glob("*.jar"))
@@ -76,8 +83,7 @@ def _fetch(coordinate: Coordinate, folder: Path) -> None:
     ivy = next(Path(pyspark.__file__).parent.glob("jars/ivy-*.jar"))
     command = [
         _java(), f"-Divy.default.ivy.user.dir={cache_folder() / 'ivy'}", "-jar", str(ivy),
-        "-dependency", coordinate.group, coordinate.artifact, coordinate.version,
-        "-confs", "default", "-types", "jar", "bundle",
+        *_wanted(coordinate, unfinished), "-confs", "default", "-types", "jar", "bundle",
         "-retrieve", f"{unfinished}/[artifact]-[revision](-[classifier]).[ext]",
     ]  # fmt: skip
     if not coordinate.transitive:
@@ -96,6 +102,22 @@ def _fetch(coordinate: Coordinate, folder: Path) -> None:
         shutil.rmtree(unfinished)
         if not folder.is_dir():
             raise
+
+
+def _wanted(coordinate: Coordinate, unfinished: Path) -> list[str]:
+    """The arguments that name it: Ivy's command line knows no classifiers, a file does."""
+    if not coordinate.classifier:
+        return ["-dependency", coordinate.group, coordinate.artifact, coordinate.version]
+    unfinished.mkdir(parents=True)
+    file = unfinished / "ivy.xml"
+    file.write_text(
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="holdfast" module="fetch"/><dependencies>'
+        f'<dependency org="{coordinate.group}" name="{coordinate.artifact}" rev="{coordinate.version}">'
+        f'<artifact name="{coordinate.artifact}" type="jar" ext="jar" m:classifier="{coordinate.classifier}"/>'
+        "</dependency></dependencies></ivy-module>"
+    )
+    return ["-ivy", str(file)]
 
 
 def _java() -> str:

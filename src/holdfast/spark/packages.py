@@ -10,6 +10,7 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark import cloudpickle as sparks_pickle
 
+from holdfast.checkpoint.clients import extra_for
 from holdfast.core.version import __version__
 from holdfast.errors import ConfigError, MissingExtraError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
@@ -23,12 +24,13 @@ MODULES: Mapping[str, tuple[str, ...]] = {
     "postgres": ("psycopg", "adbc_driver_manager", "adbc_driver_postgresql"),
     "cassandra": ("cassandra",),
     "s3": ("s3fs",),
+    "azure": ("adlfs",),
+    "gcs": ("gcsfs",),
 }
 #: What every task imports.
 ALWAYS = ("pyarrow", "holdfast")
 #: It has no types.
 cloudpickle: Any = sparks_pickle
-_S3 = re.compile(r"s3[an]?://")
 _OTHER_PYTHON = re.compile(r"PYTHON_VERSION_MISMATCH\]?\s*(.*?)(?:\n|$)")
 
 
@@ -69,8 +71,7 @@ def extras_of(sinks: Iterable[Any], location: str) -> list[str]:
     for sink in sinks:
         found.update(sink.extras)
         found.update(getattr(getattr(sink, "committer", None), "extras", ()))
-        if any(_S3.match(path) for path in sink.shared_paths(location)):
-            found.add("s3")
+        found.update(filter(None, map(extra_for, sink.shared_paths(location))))
     return sorted(found)
 
 

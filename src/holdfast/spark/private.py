@@ -39,7 +39,7 @@ INTERFACES: Mapping[str, str] = {
     "QueryExecution.analyzed": "the plan that `holdfast run --dry-run` shows; without it none is shown",
     "LogicalPlan.expressions": "what `holdfast check` looks for in a plan; without it nothing is found there",
     "ClassLoader.loadClass": "the version of Spark's Kafka connector; without it, it is not checked",
-    "SparkContext.hadoopConfiguration": "credentials for s3a://; without it, those of the environment",
+    "SparkContext.hadoopConfiguration": "credentials of object stores; without it, those of the environment",
     "java.lang.Thread.sleep": "a wait that Spark's stop interrupts; without it, a plain one",
     "SparkContext._ensure_initialized": "what spark-submit was told; without it our defaults win over that",
     "SparkContext._gateway": "a Spark whose Java process has ended; without it, the whole program must start again",
@@ -267,14 +267,16 @@ def class_origin(context: SparkContext, name: str) -> str | None:
     return _use("ClassLoader.loadClass", use, lambda: None)
 
 
-def hadoop_setting(context: SparkContext) -> Callable[[str], str | None]:
-    """Reads one of Hadoop's settings, as Spark was told them."""
+def hadoop_settings(
+    context: SparkContext,
+) -> tuple[Callable[[str], str | None], Callable[[str], Mapping[str, str]]]:
+    """Hadoop's settings as Spark was told them: one, and all whose names begin so, by the rest of their names."""
 
-    def use() -> Callable[[str], str | None]:
-        found: Callable[[str], str | None] = context._jsc.hadoopConfiguration().get
-        return found
+    def use() -> tuple[Callable[[str], str | None], Callable[[str], Mapping[str, str]]]:
+        configuration: Any = context._jsc.hadoopConfiguration()
+        return configuration.get, lambda prefix: dict(configuration.getPropsWithPrefix(prefix))
 
-    return _use("SparkContext.hadoopConfiguration", use, lambda: lambda name: None)
+    return _use("SparkContext.hadoopConfiguration", use, lambda: (lambda name: None, lambda prefix: {}))
 
 
 def plan_text(df: DataFrame) -> str:

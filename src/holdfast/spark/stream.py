@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from holdfast.checkpoint import s3a
+from holdfast.checkpoint import hadoop
 from holdfast.checkpoint.coordinator import Coordinator
 from holdfast.checkpoint.history import engine_position, log_location
 from holdfast.checkpoint.log import HISTORY_RETAIN, CheckpointLog
@@ -92,7 +92,7 @@ def write_stream(
         return _over_connect(
             df, plain_sinks(sinks, dead_letters), name, location, settings, dead_letters, history_retain
         )
-    s3a.use(s3a.read_settings(private.hadoop_setting(df.sparkSession.sparkContext)))
+    hadoop.use(hadoop.read_settings(*private.hadoop_settings(df.sparkSession.sparkContext)))
     lanes = routed(df, check_sinks(sinks, dead_letters))
     _check_patterns(lanes)
     settings["dead_letters"] = dead_letters

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark import SparkContext, TaskContext
 from pyspark.sql import DataFrame
 
-from holdfast.checkpoint import s3a
+from holdfast.checkpoint import hadoop
 from holdfast.checkpoint.bad_rows import Letters
 from holdfast.checkpoint.ports import Run, SubtaskReport
 from holdfast.core.model import CheckpointId
@@ -105,7 +105,7 @@ class SparkBatch:
 
     def _each(self, function: PartitionFunction) -> list[str]:
         """Both ways of reading the rows split them alike: what feeds the frame is the plan."""
-        function = _knowing_s3a(function)
+        function = _knowing_stores(function)
         plan = self._query.plan(self._frame, self._batch_id)
         try:
             with restored():
@@ -129,12 +129,12 @@ class SparkBatch:
         self._frame.write.format("noop").mode("overwrite").save()
 
 
-def _knowing_s3a(function: PartitionFunction) -> PartitionFunction:
-    """Tasks reach `s3a://` as the driver does."""
-    settings = s3a.given()
+def _knowing_stores(function: PartitionFunction) -> PartitionFunction:
+    """Tasks reach object stores as the driver does."""
+    settings = hadoop.given()
 
     def knowing(batches: Iterator[pa.RecordBatch]) -> Iterator[str]:
-        s3a.use(settings)
+        hadoop.use(settings)
         yield from function(batches)
 
     return knowing
@@ -206,11 +206,11 @@ class _Guarded:
     """Brings an exception back as itself: its type tells the driver whether trying again can help."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function, self._s3a = function, s3a.given()
+        self._function, self._stores = function, hadoop.given()
 
     def __call__(self, item: Any) -> tuple[str, Any]:
         try:
-            s3a.use(self._s3a)
+            hadoop.use(self._stores)
             result = self._function(item)
             spare_collector()
             return "result", result
