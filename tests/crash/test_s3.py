@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.cases import S3, work_for
-from tests.crash.s3_scenarios import POINTS, SINKS
+from tests.crash.cases import CLOUDS, S3, work_for
+from tests.crash.s3_scenarios import CLOUD_SINKS, POINTS, SINKS
 from tests.crash.scenarios import Case
 from tests.servers.s3_stores import Moto
 
@@ -22,5 +22,7 @@ def test_r4_with_the_checkpoint_in_a_bucket_every_row_is_delivered_once(case: Ca
     assert not (work.folder / "checkpoint").exists()
 
 
-def test_every_point_is_tried_on_each_server_in_the_matrix() -> None:
-    assert {(case.point, case.sink) for case in S3} == {(point, sink) for point in POINTS for sink in SINKS}
+@pytest.mark.parametrize(("cases", "sinks"), [(S3, SINKS), (CLOUDS, CLOUD_SINKS)], ids=["s3", "clouds"])
+def test_every_point_is_tried_on_each_server_in_the_matrix(cases: list[Case], sinks: tuple[str, ...]) -> None:
+    assert {(case.point, case.sink) for case in cases} == {(point, sink) for point in POINTS for sink in sinks}
+    assert {case.sink for case in cases if case.way == "race"} == set(sinks)

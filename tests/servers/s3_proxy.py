@@ -1,4 +1,4 @@
-"""Stands before a server of an object store and behaves as S3 does on a bad day: `python -m tests.servers.s3_proxy PORT TARGET`.
+"""Stands before a store and behaves as S3 does on a bad day: `python -m tests.servers.s3_proxy PORT TARGET`.
 
 Every answer takes a while. Of the requests, some are answered with 503 and not done, and some are done and answered
 with 503: whoever created a name by such a request is told, when it asks again, that the name exists.
