@@ -17,10 +17,12 @@ def test_tasks_and_driver_write_to_s3a_with_sparks_credentials(spark, tmp_path, 
     for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     settings = {"access.key": "from-spark", "secret.key": "hidden", "endpoint": s3_server, "path.style.access": "true"}
+    account = "fs.azure.account.key.acme.dfs.core.windows.net"
     configuration = spark.sparkContext._jsc.hadoopConfiguration()
     try:
         for name, value in settings.items():
             configuration.set(f"fs.s3a.{name}", value)
+        configuration.set(account, "of-azure")
         (tmp_path / "in").mkdir()
         (tmp_path / "in" / "a.json").write_text("".join(json.dumps({"id": i}) + "\n" for i in range(10)))
         frame = spark.readStream.schema("id long").json(str(tmp_path / "in")).repartition(2)
@@ -30,7 +32,9 @@ def test_tasks_and_driver_write_to_s3a_with_sparks_credentials(spark, tmp_path, 
         storage = ObjectStorage(f"s3a://{bucket}/out")
         rows = [json.loads(x) for n in storage.walk("") if n.endswith(".json") for x in storage.read(n).splitlines()]
         assert sorted(row["id"] for row in rows) == list(range(10))
+        assert hadoop.given()[account] == "of-azure"
     finally:
         for name in settings:
             configuration.unset(f"fs.s3a.{name}")
+        configuration.unset(account)
         hadoop.use({})

@@ -22,9 +22,10 @@ from holdfast.checkpoint import clients, hadoop
 from holdfast.checkpoint.clients import Place, copy, place_of
 from holdfast.checkpoint.object_store import ObjectStorage
 from holdfast.checkpoint.storage import open_storage
-from holdfast.checkpoint.trouble import storage_error
+from holdfast.core.hiding import hide_text
 from holdfast.errors import ConfigError, MissingExtraError, StorageError, UnsafeStorageError
 from holdfast.spark.packages import extras_of
+from holdfast.telemetry.datasets import Named, of_path
 
 HOST = "acme.dfs.core.windows.net"
 SECRET = "c2VjcmV0"
@@ -280,5 +281,20 @@ def test_a_copy_is_waited_for(end: str | None, fails: bool) -> None:
     assert len(waits) == 2 and set(asked) == {("box", "d/b")}
 
 
-def test_the_store_is_away_when_nobody_answers() -> None:
-    assert storage_error("x", "read", ServiceRequestError("x")).reached is False
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (f"AccountName=acme;AccountKey={SECRET};BlobEndpoint=x", "AccountName=acme;AccountKey=***;BlobEndpoint=x"),
+        (f"fs.azure.account.key.{HOST}={SECRET} x", f"fs.azure.account.key.{HOST}=*** x"),
+        ("SharedAccessSignature=sv=1&sig=2;y", "SharedAccessSignature=***&sig=***;y"),
+        (f"fs.azure.sas.fixed.token.{HOST}: sv", f"fs.azure.sas.fixed.token.{HOST}: ***"),
+        (f"abfs://box@{HOST}/ck", f"abfs://box@{HOST}/ck"),
+    ],
+)
+def test_what_opens_an_account_is_hidden(text: str, shown: str) -> None:
+    assert hide_text(text) == shown
+
+
+def test_lineage_names_the_container() -> None:
+    assert of_path(f"abfss://box@{HOST}/orders/") == Named(f"abfss://box@{HOST}", "orders")
+    assert of_path("gs://bucket/orders") == Named("gs://bucket", "orders")

@@ -8,13 +8,13 @@ from typing import Any
 HIDDEN = "***"
 _KEY = re.compile(
     r"pass(word|wd|phrase)?$|secret|token$|credential|api[._-]?key|private[._-]?key|access[._-]?key|jaas|"
-    r"authorization|sas[._-]?token|ssl\.key",
+    r"authorization|account[._-]?key|sas[._-]?(fixed[._-]?)?token|connection[._-]?string|ssl\.key",
     re.IGNORECASE,
 )
 _USER_INFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user>[^/\s:@]*):(?P<secret>[^/\s@]+)@")
 _PAIR = re.compile(
-    r"(?P<name>\b(?:[\w.-]*(?:password|passwd|passphrase|secret|credential|api[._-]?key|access[._-]?key)[\w.-]*|"
-    r"token|authorization)[\"']?\s*[=:]\s*)(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)",
+    r"(?P<name>\b(?:[\w.-]*(?:password|passwd|passphrase|secret|credential|api[._-]?key|access[._-]?key|"
+    r"account[._-]?key|sas[._-]?(?:fixed[._-]?)?token|sharedaccesssignature)[\w.-]*|token|authorization|sig)[\"']?\s*[=:]\s*)(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)",
     re.IGNORECASE,
 )
 #: what holdfast itself calls a token or nonce is a name, and people need it

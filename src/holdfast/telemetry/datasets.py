@@ -62,7 +62,9 @@ def of_path(path: str) -> Named:
     if parts.scheme in ("", "file"):
         return Named("file", parts.path if parts.scheme else path)
     scheme = "s3" if parts.scheme in ("s3a", "s3n") else parts.scheme
-    return Named(f"{scheme}://{parts.hostname or ''}", parts.path.strip("/") or "/")
+    # Azure's containers stand where others have a user: container@account.
+    where = parts.netloc if scheme in ("abfs", "abfss") else parts.hostname or ""
+    return Named(f"{scheme}://{where}", parts.path.strip("/") or "/")
 
 
 def guarantee(sink: Any) -> str:
