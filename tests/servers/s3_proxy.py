@@ -20,8 +20,8 @@ REFUSED, LOST = 41, 61
 _SLOW = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 #: in the URL of a piece of an upload to Google's emulator, which does not know afterwards how far it has come
 _SPARED = "upload_id="
-#: Hadoop's client of Azure, whose rename over the blob endpoint is a copy and a removal: it fails when one of the two is
-#: done and not told, and the query with it. Its requests are refused as all are.
+#: Hadoop's client of Azure, whose rename over the blob endpoint is a copy and a removal: it fails when one of the two
+#: is done and not told, and the query with it. Its requests are refused as all are.
 _FRAGILE = "Azure Blob FS"
 #: of the connection, not of the message
 _HOP = {"connection", "keep-alive", "transfer-encoding", "expect", "content-length"}
