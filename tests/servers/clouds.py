@@ -1,6 +1,6 @@
 """Azure's blobs and Google's, each by an emulator: Azurite from npm, and fake-gcs-server, which is built with Go.
 
-Both look whether a name is taken and create it in one step (tests/clouds/test_create.py races for it).
+Both look whether a name is taken and create it in one step (tests/clouds/storage.py races for it).
 """
 
 from __future__ import annotations
