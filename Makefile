@@ -71,7 +71,7 @@ s3: setup  ## the fault matrix with the checkpoint in a bucket, on two S3 server
 
 clouds: setup  ## the same in Azure's and Google's stores, by emulators from npm and built with Go, after tests of the stores alone; the same options
 	@$(RUN)/python -m tests.prepare
-	@$(RUN)/pytest -q -n 0 -p no:cacheprovider tests/clouds/storage.py tests/clouds/away.py
+	@$(if $(CASE)$(SINKS),,$(RUN)/pytest -q -n 0 -p no:cacheprovider tests/clouds/storage.py tests/clouds/away.py)
 	@$(RUN)/python -m tests.crash.matrix $(CASE) --suite clouds $(if $(RESULTS),--results $(RESULTS)) $(if $(SINKS),--sinks $(SINKS)) $(if $(MINUTES),--minutes $(MINUTES))
 
 doors: setup  ## the fault matrix through format("holdfast"); CASE=decision to choose

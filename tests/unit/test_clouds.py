@@ -9,11 +9,19 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from socket import gaierror
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from azure.core.exceptions import HttpResponseError, ResourceNotFoundError, ServiceRequestError
+from aiohttp import ClientConnectorDNSError
+from aiohttp.client_reqrep import ConnectionKey
+from azure.core.exceptions import (
+    ClientAuthenticationError,
+    HttpResponseError,
+    ResourceNotFoundError,
+    ServiceRequestError,
+)
 from gcsfs.retry import ChecksumError, HttpError
 from google.auth.exceptions import DefaultCredentialsError, TransportError
 
@@ -29,6 +37,7 @@ from holdfast.telemetry.datasets import Named, of_path
 
 HOST = "acme.dfs.core.windows.net"
 SECRET = "c2VjcmV0"
+KEY = ConnectionKey("nowhere", 443, True, True, None, None, None)
 
 
 @pytest.fixture(autouse=True)
@@ -138,7 +147,7 @@ def test_a_connection_string_of_another_account_is_refused(monkeypatch: pytest.M
 
 
 def test_a_location_without_an_account_asks_for_one() -> None:
-    with pytest.raises(ConfigError, match=r"az://box/ck.*account_name"):
+    with pytest.raises(ConfigError, match=r"az://box/ck.*abfs://container@account"):
         ObjectStorage("az://box/ck")
 
 
@@ -190,7 +199,13 @@ def answer(status: int, reason: str) -> Any:
         (HttpError({"code": 429, "message": "slow down"}), "slow down, 429. See that", True),
         (OSError("Forbidden: https://x\nno access"), "Forbidden: https://x. This user may not", True),
         (ChecksumError(), "ChecksumError. See that", True),
-        (DefaultCredentialsError("none found"), "none found", True),
+        (DefaultCredentialsError("none found"), "none found. No credentials were found: give them to Spark", True),
+        (ClientAuthenticationError("no token"), "no token. No credentials were found", True),
+        (
+            ClientConnectorDNSError(KEY, gaierror(-2, "Name not known")),
+            "ClientConnectorDNSError: Cannot connect",
+            False,
+        ),
         (TransportError("no route"), "The store does not answer", False),
     ],
 )

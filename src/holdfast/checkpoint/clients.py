@@ -74,7 +74,11 @@ def open_client(location: str, place: Place) -> Any:
     except ConfigError:
         raise
     except ValueError as error:
-        raise ConfigError(f"checkpoint location {location!r}: {error}") from error
+        account = (
+            "name the account, abfs://container@account.dfs.core.windows.net/path, or set AZURE_STORAGE_ACCOUNT_NAME"
+        )
+        hint = f": {account}" if place.scheme == "abfs" and not place.host else ""
+        raise ConfigError(f"checkpoint location {location!r}: {error}{hint}") from error
 
 
 @lru_cache(maxsize=8)
@@ -95,7 +99,6 @@ def _google(options: dict[str, Any], always: dict[str, Any]) -> Any:
     # through a fork; and nobody has proven that the zonal buckets that it is for create a name only once.
     from gcsfs.core import GCSFileSystem
 
-    # It prints a failure before it raises it, where nobody has set up logging; what it raises is told.
     _quiet("gcsfs")
     return GCSFileSystem(**always, **options)
 
@@ -103,6 +106,7 @@ def _google(options: dict[str, Any], always: dict[str, Any]) -> Any:
 def _azure(host: str, options: dict[str, Any], always: dict[str, Any]) -> Any:
     import fsspec
 
+    _quiet("azure")
     fs = fsspec.filesystem("abfs", **always, **options)
     from azure.storage.blob.aio import BlobServiceClient, ExponentialRetry
 
@@ -121,6 +125,7 @@ def _azure(host: str, options: dict[str, Any], always: dict[str, Any]) -> Any:
 
 @lru_cache(maxsize=8)
 def _quiet(name: str) -> None:
+    """Clients print a failure before they raise it, where nobody has set up logging; what they raise is told."""
     logging.getLogger(name).addHandler(logging.NullHandler())
 
 

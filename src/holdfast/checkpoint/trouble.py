@@ -32,6 +32,10 @@ _REMEDIES = {
     errno.ENFILE: "The machine has too many open files: raise its limit (fs.file-max)",
     errno.ENOENT: "It is gone: somebody removed it or a folder above it while the query used it",
 }
+_NOBODY = (
+    "No credentials were found: give them to Spark (spark.hadoop.fs...) or to this process by its environment, as "
+    "docs/deploy says"
+)
 _AWAY = (
     "The store does not answer: see that its address (AWS_ENDPOINT_URL, the region; the name of Azure's account) is "
     "right and that this machine can reach it, then try again. Nothing that was decided is lost"
@@ -46,6 +50,12 @@ _CLIENTS_AWAY = (
     ("requests.exceptions", "ConnectionError"),
     ("requests.exceptions", "Timeout"),
     ("google.auth.exceptions", "TransportError"),
+)
+#: what they raise when nobody told them who they are
+_CLIENTS_UNKNOWN = (
+    ("botocore.exceptions", "NoCredentialsError"),
+    ("azure.core.exceptions", "ClientAuthenticationError"),
+    ("google.auth.exceptions", "DefaultCredentialsError"),
 )
 #: what they raise at all, besides OSError
 _CLIENTS = (
@@ -63,13 +73,14 @@ _ELSE = "See that the path is there and can be reached and written, then start t
 def storage_error(path: object, doing: str, error: BaseException) -> StorageError:
     """`error` as ours."""
     code = getattr(error, "errno", None)
+    code = code if code is None or code > 0 else None  # a name that nobody knows has one below
     # One line: Azure's client adds the whole answer to what it has to say.
     said = (str(error).strip().splitlines() or [""])[0].rstrip(".")
     what = os.strerror(code) if code else f"{type(error).__name__}: {said}".rstrip(": ")
     if code and what not in said:  # a store's own words, such as S3's code of the error
         what = f"{what} ({said})"
     away = _is_away(error)
-    remedy = _REMEDIES.get(code or 0, _DENIED if _is_denied(error) else _ELSE)
+    remedy = _REMEDIES.get(code or 0) or _remedy(error)
     made = StorageError(f"{path} cannot be {doing}: {what}. {_AWAY if away else remedy}")
     made.reached = not away
     return made
@@ -82,10 +93,12 @@ def _is_away(error: BaseException) -> bool:
     return isinstance(error, _loaded(_CLIENTS_AWAY))
 
 
-def _is_denied(error: BaseException) -> bool:
-    """Whether Azure or Google said that this user may not; the clients have no errno for it."""
+def _remedy(error: BaseException) -> str:
+    """By what Azure or Google said; their clients have no errno for it."""
     status = getattr(error, "status_code", None) or getattr(error, "code", None)
-    return status in (401, 403) or str(error).startswith("Forbidden")
+    if status in (401, 403) or str(error).startswith("Forbidden"):
+        return _DENIED
+    return _NOBODY if isinstance(error, _loaded(_CLIENTS_UNKNOWN)) else _ELSE
 
 
 @contextmanager
