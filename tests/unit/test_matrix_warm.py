@@ -37,9 +37,12 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[warm.Pool]
 
 @pytest.fixture
 def start(pool: warm.Pool, tmp_path: Path) -> Start:
-    def start(says: str = "fine", before: tuple[int, ...] = (), **env: str) -> warm.WarmRun:
+    def start(
+        says: str = "fine", before: tuple[int, ...] = (), conf: dict[str, str] | None = None, **env: str
+    ) -> warm.WarmRun:
         command, log = [sys.executable, "-c", JOB], tmp_path / f"{says}.log"
-        return pool.start(command, {**os.environ, **env}, tmp_path, log, {"says": says}, before)
+        spec = {"says": says, **({"conf": conf} if conf else {})}
+        return pool.start(command, {**os.environ, **env}, tmp_path, log, spec, before)
 
     return start
 
@@ -97,6 +100,23 @@ def test_a_fault_is_that_of_its_run_and_not_of_the_process(start: Start, tmp_pat
     assert plain.pid == armed.pid
     assert (tmp_path / "armed.log").read_text().endswith(f"{sorted([faults.VARIABLE, faults.ONCE])}\n")
     assert (tmp_path / "plain.log").read_text().endswith("plain []\n")
+
+
+def test_one_whose_spark_was_told_otherwise_is_not_taken(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm, "WAITING", 2)
+
+    def served(conf: dict[str, str]) -> int:
+        run = start(conf=conf)
+        run.wait(60)
+        end(run)
+        return run.pid
+
+    plain, azure = served({}), served({"store": "azure"})
+    assert plain != azure
+    assert (served({}), served({"store": "azure"})) == (plain, azure)
+    google = served({"store": "google"})
+    assert served({"store": "azure"}) == azure and served({"store": "google"}) == google
+    assert served({}) != plain, "it had waited longest when room was needed"
 
 
 def test_after_some_runs_it_is_replaced(start: Start) -> None:
