@@ -30,7 +30,7 @@ class Kinds(NamedTuple):
 
 def kinds_of(committables: Sequence[Mapping[str, Any]]) -> Kinds:
     """A repair, and rows that are sent again, can leave several in one checkpoint if the options have changed."""
-    known = [c for c in committables if c["version"] <= 5]
+    known = [c for c in committables if c["version"] <= 4]
     return Kinds(*([c for c in known if c["kind"] == module.KIND] for module in (staging, two_phase, logged)))
 
 
@@ -47,14 +47,11 @@ def still_prepared(
     return [c for c in committables if (c["gid"] in held if c in kinds.prepared else c not in gone)]
 
 
-def rows_of(
-    server: Server, location: str, committables: Sequence[Mapping[str, Any]]
-) -> Iterator[pa.RecordBatch] | None:
-    """The rows that are there; None when some are where nobody can look."""
+def rows_of(server: Server, location: str, committables: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch]:
+    """The rows that are there, of those that are staged or in the log."""
     kinds = kinds_of(committables)
-    if kinds.prepared:
-        return None
-    return itertools.chain(staging.rows_of(server, kinds.staged), wal.read_what_is_left(location, kinds.logged))
+    staged = staging.rows_of(server, kinds.staged) if kinds.staged else iter(())
+    return itertools.chain(staged, wal.read_what_is_left(location, kinds.logged))
 
 
 class Commits:

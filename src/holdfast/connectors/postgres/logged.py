@@ -62,7 +62,6 @@ class LoggedWriter:
         target = self._target
         return {
             **self._log.seal(),
-            "version": 5,
             "kind": KIND,
             "mode": "ledger",
             "schema": self._schema,

@@ -225,6 +225,8 @@ class PostgresSink(TwoPhaseCommitSink):
 
     def rows_of(self, committables: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch] | None:
         """See TwoPhaseCommitSink. Nobody can look into a prepared transaction."""
+        if kinds_of(committables).prepared:
+            return None
         return kinds.rows_of(self.server, self.run.location, committables)
 
     def commit(
