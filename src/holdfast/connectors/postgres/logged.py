@@ -162,16 +162,17 @@ class Deliver:
         """What a failure means: done before, the rows' fault, the table's, or worth another try."""
         ledger, run = self.ledger, self.run
         found = trouble.read(error)
-        with ledger.server.connect(target) as connection:
-            if found.state == _LOCKED:
+        if found.state == _LOCKED:
+            with ledger.server.connect(target) as connection:
                 _clear_the_way(connection, run, ledger.sink, self.number)
-            # One that ran beside this one may have committed the very rows that these collide with.
-            if found.state in (REFUSED, BEHIND) or found.is_about_rows or found.is_about_set_up:
+        # One that ran beside this one may have committed the very rows that these collide with.
+        elif found.state in (REFUSED, BEHIND) or found.is_about_rows or found.is_about_set_up:
+            with ledger.server.connect(target) as connection:
                 outcome = ledger.judge(connection, run, self.checkpoint_id, self.known, self.part)
-                if outcome is not None:
-                    return outcome
-            where = f"sink {ledger.sink!r} ({ledger.server})"
-            told = trouble.after_decision(where, target, self.checkpoint_id, found, f"the log at {run.location}")
+            if outcome is not None:
+                return outcome
+        where, kept = f"sink {ledger.sink!r} ({ledger.server})", f"the log at {run.location}"
+        told = trouble.after_decision(where, target, self.checkpoint_id, found, kept)
         raise (told or ledger.server.blame(target, error)) from error
 
 
