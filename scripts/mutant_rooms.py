@@ -83,6 +83,20 @@ RESOLVE = (
 #: Who remembers what was sent.
 MARKS_KEPT = (
     mutant(
+        "committers: marks that become an older copy while the query runs are written over",
+        "sinks/write_ahead.py",
+        "if last >= 0:",
+        "if False:",
+        MARKS,
+    ),
+    mutant(
+        "files: a folder that becomes an older copy while the query runs is written into",
+        "connectors/files/starting.py",
+        "if found.join(mark) != found:",
+        "if False:",
+        FILES_AFTER,
+    ),
+    mutant(
         "committers: a mark in a file moves backwards",
         "committers/file.py",
         "if stored is None or stored < checkpoint_id:",

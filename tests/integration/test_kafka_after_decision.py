@@ -131,6 +131,29 @@ class TestRestored:
         assert told.value.behind == (4, 4) and told.value.action == "operator"
         self.restart(local, 4, days=6.5)  # brokers forget
 
+    def test_marks_that_go_while_the_query_runs_are_missed_by_the_next_commit_after_a_pause(
+        self, kafka, topic, tmp_path, mode, monkeypatch
+    ) -> None:
+        """Else its own mark hides for ever what the brokers have lost."""
+        from confluent_kafka.admin import AdminClient
+
+        name = topic("while", 1)
+        local = self.committed(kafka, name, tmp_path, mode)
+        monkeypatch.setattr(marks, "QUIET", 0.0)
+        assert local.sink.commit(4, local.write(4, rows("b")), LoopTasks()) is Outcome.COMMITTED
+        group = ids.ledger_group(local.run.pipeline, "out")
+        deadline = time.monotonic() + 60
+        while marks.read({"bootstrap.servers": kafka.bootstrap}, [group], stable=False)[group][0].offset < 5:
+            assert time.monotonic() < deadline, "the broker writes the marks a moment after the commit"
+            time.sleep(0.1)
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        admin.delete_consumer_groups([group])[group].result(60)
+        with pytest.raises(errors.RestoredEndpointError, match="none; but checkpoints 0 to 4 were committed"):
+            local.sink.commit(5, local.write(5, rows("c")), LoopTasks())
+        assert values(kafka, name) == [b"a", b"b"]
+        local.sink.recover(local.run.pipeline, 0, {})
+        local.sink.close()
+
     def test_a_topic_deleted_and_made_anew_is_noticed(self, kafka, topic, tmp_path, mode) -> None:
         """Kafka forgets a group's offsets with their topic."""
         from confluent_kafka.admin import AdminClient, NewTopic

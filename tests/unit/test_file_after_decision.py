@@ -286,6 +286,38 @@ def test_d5_a_folder_that_lacks_what_was_committed_is_refused(rig: Rig, tmp_path
     rig.start(rolling=EACH, committed=4)
 
 
+@pytest.mark.parametrize("rolled", [True, False], ids=["files", "waiting"])
+def test_d5_a_folder_that_becomes_an_older_copy_while_the_query_runs_is_refused_by_the_next_commit(
+    rig: Rig, tmp_path: Path, rolled: bool
+) -> None:
+    """Else the next mark hides the gap for ever."""
+    sink = rig.start(rolling=EACH) if rolled else rig.start()
+    for checkpoint_id in range(3):
+        rig.decide(sink, checkpoint_id, [checkpoint_id])
+        rig.commit(sink, checkpoint_id)
+        if checkpoint_id == 0:
+            shutil.copytree(rig.out, tmp_path / "backup")
+    shutil.rmtree(rig.out)
+    shutil.copytree(tmp_path / "backup", rig.out)
+    rig.decide(sink, 3, [3])
+    with pytest.raises(RestoredEndpointError, match="checkpoints 1 to 2 were committed there") as caught:
+        rig.commit(sink, 3)
+    assert caught.value.behind == (1, 2)
+
+
+def test_d5_a_copy_from_between_a_commit_and_the_files_of_its_rows_is_refused_too(rig: Rig, tmp_path: Path) -> None:
+    sink = rig.start()
+    rig.decide(sink, 0, [0])
+    rig.commit(sink, 0)
+    shutil.copytree(rig.out, tmp_path / "backup")
+    rig.flush(sink)
+    shutil.rmtree(rig.out)
+    shutil.copytree(tmp_path / "backup", rig.out)
+    rig.decide(sink, 1, [1])
+    with pytest.raises(RestoredEndpointError, match="checkpoints 0 to 0 were committed there"):
+        rig.commit(sink, 1)
+
+
 def test_d5_committed_files_that_a_user_takes_away_are_no_error(rig: Rig) -> None:
     sink = rig.start(rolling=EACH)
     rig.decide(sink, 0, [1])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.model import Committable
 from tests.unit.test_status_health import FAILED, beat, dead_pid, location, move, run, start
 
 __all__ = ["dead_pid", "location"]  # fixtures
@@ -45,3 +46,15 @@ class TestHistory:
     def test_one_whose_run_was_stopped(self, planned) -> None:
         beat(start(planned), "ended")
         assert self.entry(planned)["error"] == "the query was stopped"
+
+    def test_one_that_was_decided_when_its_driver_died(self, planned, dead_pid) -> None:
+        """No statistics say so, its record does."""
+        log = start(planned)
+        log.decide(
+            0, ["a", "b"], [Committable("a", 1, {}, rows=7), Committable("b", 1, {}, rows=5)], timestamp=1, state={}
+        )
+        beat(log)
+        move(log, pid=dead_pid)
+        found = self.entry(planned)
+        assert (found["status"], found["rows"], found["subtasks"]) == ("decided", 7, 1)
+        assert found["error"] == "its driver is gone without a word"

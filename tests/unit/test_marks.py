@@ -236,6 +236,26 @@ def test_rule_15_a_backup_from_the_middle_of_a_checkpoint_does_not_look_complete
     engine.restart(sink())
 
 
+@pytest.mark.parametrize("make", [make_file, make_sql], ids=["file", "sql"])
+def test_rule_15_marks_that_become_an_older_copy_while_the_query_runs_are_refused_by_the_next_delivery(
+    make: Callable[[Path], CheckpointCommitter], location: str, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    """Else the next mark hides for ever what the older copy lacks."""
+    engine = Engine(location, SendingSink(endpoint, make(tmp_path)))
+    engine.run(0, [1], [2])
+    shutil.copytree(tmp_path / "marks", tmp_path / "backup")
+    engine.run(1, [3])
+    engine.run(2, [4], [5])
+    sent = list(endpoint.rows)
+    shutil.rmtree(tmp_path / "marks")
+    shutil.copytree(tmp_path / "backup", tmp_path / "marks")
+    with pytest.raises(RestoredEndpointError, match=r"lacks marks of pipeline 'orders' for checkpoint 2 of subtask 0"):
+        engine.run(3, [6])
+    assert endpoint.rows == sent
+    with pytest.raises(RestoredEndpointError, match="1 to 2 were committed"):
+        engine.restart(SendingSink(endpoint, make(tmp_path)))
+
+
 def test_rule_15_a_subtask_whose_last_rows_are_older_than_the_newest_checkpoint_is_asked_for_too(
     location: str, endpoint: Endpoint, tmp_path: Path
 ) -> None:

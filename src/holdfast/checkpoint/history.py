@@ -12,16 +12,18 @@ import json
 import math
 import re
 import threading
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.checkpoint.limited import open_limited
 from holdfast.checkpoint.log import HISTORY_RETAIN
-from holdfast.checkpoint.records import decode_with
+from holdfast.checkpoint.records import decode_with, record_from_bytes
 from holdfast.checkpoint.runs import DEAD, newest_driver, owner_of
-from holdfast.checkpoint.slots import newest_generation
+from holdfast.checkpoint.slots import Slots, newest_generation
 from holdfast.checkpoint.storage import Storage, open_storage
+from holdfast.core.model import Record, RecordKind
 from holdfast.core.paths import AnyPath, path_text
 from holdfast.core.states import State
 from holdfast.errors import RecordError
@@ -181,7 +183,7 @@ def read_checkpoints(location: str, *, last: int | None = None, largest: int | N
             break
     running = _running(location)
     if running is not None and running not in merged:
-        merged[running] = {"checkpoint_id": running, **_under_way(storage)}
+        merged[running] = {"checkpoint_id": running, **_under_way(storage), **_decision(storage, running)}
     found = stats_of(merged)
     return found if last is None else found[-last:]
 
@@ -287,6 +289,30 @@ def _under_way(storage: Storage) -> dict[str, Any]:
     why = "its driver is gone without a word" if owner.state == DEAD else "the query was stopped"
     text = why if error is None else f"{error.get('type')}: {str(error.get('message')).partition(chr(10))[0][:500]}"
     return {"status": INTERRUPTED, "generation": generation, "error": text}
+
+
+def _decision(storage: Storage, checkpoint_id: int) -> dict[str, Any]:
+    """What its record says of it, when it is decided: a driver that died right after that left no statistics of it."""
+    slots = Slots(storage)
+    try:
+        for slot in reversed(slots.list()):
+            name = slots.name(slot)
+            record = record_from_bytes(slot, storage.read(name), f"{storage.url}/{name}")
+            if record.checkpoint_id == checkpoint_id:
+                return _decided(record)
+            if record.kind == RecordKind.DECISION:
+                return {}  # of an earlier one
+    except (FileNotFoundError, RecordError):
+        pass  # pruned just now, so it is old; or damaged, of which `holdfast status` tells
+    return {}
+
+
+def _decided(record: Record) -> dict[str, Any]:
+    rows = Counter[str]()
+    for committable in record.committables:
+        rows[committable.sink] += committable.rows
+    subtasks = {committable.subtask for committable in record.committables}
+    return {"status": str(State.DECIDED), "rows": max(rows.values(), default=0), "subtasks": len(subtasks)}
 
 
 def _running(checkpoint_location: str) -> int | None:

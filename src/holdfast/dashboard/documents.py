@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from holdfast import __version__
 from holdfast.checkpoint import journal, records
 from holdfast.checkpoint.drivers import read_drivers
 from holdfast.checkpoint.health import DEGRADED, DOWN, HEALTHY
-from holdfast.checkpoint.history import INTERRUPTED, CheckpointStats, engine_position
+from holdfast.checkpoint.history import CheckpointStats, engine_position
 from holdfast.checkpoint.limited import open_limited
 from holdfast.checkpoint.rates import RATE_OVER, finished, rows_per_second, seconds_of
 from holdfast.checkpoint.resolve import consequence, ways
 from holdfast.checkpoint.status import Status
 from holdfast.core.hiding import hide, hide_text
 from holdfast.core.model import Committable
-from holdfast.core.states import State
 from holdfast.dashboard import numbers
 from holdfast.dashboard.places import LARGEST, Place, Places
 from holdfast.errors import HoldfastError, MissingExtraError, RecordError
@@ -88,7 +87,7 @@ def pipeline(place: Place) -> dict[str, Any]:
     found = place.status()
     problem, history = None, []
     try:
-        history = [_decided(stats, found) for stats in place.history.newest(PLOTTED)]
+        history = place.history.newest(PLOTTED)
     except RecordError as error:
         problem = hide_text(str(error))
     stuck = [{**asdict(f), "ways": {how: consequence(f, how) for how in ways(f)}} for f in found.stuck]
@@ -106,15 +105,6 @@ def pipeline(place: Place) -> dict[str, Any]:
         "savepoints": hide(place.savepoints()),
         "actions": hide(journal.read(place.location, largest=LARGEST)),
     }
-
-
-def _decided(stats: CheckpointStats, found: Status) -> CheckpointStats:
-    """A query that stopped right after a decision left no statistics of it, but it was decided all the same."""
-    known = stats.durations or found.last_decided is None or stats.checkpoint_id > found.last_decided
-    if known or stats.status not in (INTERRUPTED, State.RUNNING):
-        return stats
-    rows = max((f.rows for f in found.stuck if f.checkpoint_id == stats.checkpoint_id), default=0)
-    return replace(stats, status=str(State.DECIDED), rows=rows)
 
 
 def _entry(stats: CheckpointStats) -> dict[str, Any]:

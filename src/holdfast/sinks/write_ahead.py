@@ -8,12 +8,13 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 
-from holdfast.checkpoint.ports import Run, Tasks
+from holdfast.checkpoint.ports import Committed, Run, Tasks
 from holdfast.checkpoint.storage import open_storage
 from holdfast.committers.base import CheckpointCommitter
 from holdfast.core import faults
@@ -111,6 +112,10 @@ class WriteAheadSink(StagedSink):
 
     may_lag: bool = True
     ordered: bool = True
+    #: subtask -> the newest checkpoint that is marked, as this run knows it
+    _marked: Mapping[int, CheckpointId] = MappingProxyType({})
+    #: whether the committer can tell marks that are absent from marks that were lost
+    _remembers: bool = False
 
     @checked
     def __init__(
@@ -123,6 +128,10 @@ class WriteAheadSink(StagedSink):
         # A copy: ids are set on it, and one committer given to two sinks would take the one's marks for the other's.
         self.committer = copy.copy(committer)
         self.max_pending, self.max_pending_bytes = max_pending, max_pending_bytes
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is marked is the driver's business: tasks do not carry it."""
+        return {**self.__dict__, "_marked": {}}
 
     @abstractmethod
     def send_values(self, values: Iterator[pa.RecordBatch], checkpoint_id: CheckpointId, timestamp: int) -> bool:
@@ -160,11 +169,13 @@ class WriteAheadSink(StagedSink):
 
     def _compare(self, run: Run) -> None:
         ledger = self.committer.progress()
+        self._remembers, self._marked = ledger is not None, {}
         if ledger is not None:
             where = f"{self._marks} of sink {self.name!r}"
             check_ledger(run, where, ledger, sink=self.name)
             if not run.take_over:
                 check_subtasks(run, where, self.name, self.committer.is_checkpoint_committed)
+                self._marked = dict(run.committed[self.name].subtasks) if self.name in run.committed else {}
 
     def shared_paths(self, location: str) -> Sequence[str]:
         """See TwoPhaseCommitSink; marks are written in tasks and read by the driver."""
@@ -183,11 +194,14 @@ class WriteAheadSink(StagedSink):
     ) -> Outcome | None:
         """Deliver the sealed rows of all subtasks, then forget them; RETRY when the endpoint did not take them."""
         handles = sorted(committables, key=lambda c: pending(checkpoint_id, c))
-        deliver = _Deliver(self, self.run, checkpoint_id)
+        marked = {handle["subtask"]: self._marked.get(handle["subtask"], -1) for handle in handles}
+        deliver = _Deliver(self, self.run, checkpoint_id, marked)
         with wal.naming_lost(self.run.location, handles):
             answers = [answer for group in tasks.map(deliver, self._groups(handles)) for answer in group]
         if len(answers) < len(handles) or not all(answer.done for answer in answers):
             return Outcome.RETRY
+        if self._remembers:
+            self._marked = {**self._marked, **{s: max(last, checkpoint_id) for s, last in marked.items()}}
         self.forget_when_complete(checkpoint_id, committables)
         return Outcome.COMMITTED if Outcome.COMMITTED in answers else Outcome.ALREADY_COMMITTED
 
@@ -205,6 +219,8 @@ class _Deliver:
     sink: WriteAheadSink
     run: Run
     checkpoint_id: CheckpointId
+    #: subtask -> what is marked, unless the marks are an older copy by now
+    marked: Mapping[int, CheckpointId]
 
     def __call__(self, handles: Sequence[Mapping[str, Any]]) -> list[Outcome]:
         committer = self.sink.committer
@@ -224,6 +240,7 @@ class _Deliver:
         subtask = handle["subtask"]
         if committer.is_checkpoint_committed(subtask, self.checkpoint_id):
             return Outcome.ALREADY_COMMITTED
+        self._check_marked(committer, subtask)
         run = self.run
         task = make_task(run, self.sink.name, self.checkpoint_id, subtask, time.time_ns(), handle["timestamp"])
         values = wal.read_log(run.location, handle)
@@ -234,6 +251,14 @@ class _Deliver:
         with faults.point("commit.mark"):
             self._mark(committer, subtask)
         return Outcome.COMMITTED
+
+    def _check_marked(self, committer: CheckpointCommitter, subtask: int) -> None:
+        """Marks can become an older copy at any time, and a new mark would hide for ever what they lack (rule 15)."""
+        last = self.marked.get(subtask, -1)
+        if last >= 0:
+            known = replace(self.run, committed={self.sink.name: Committed(last, 0, {subtask: last})})
+            where = f"{self.sink._marks} of sink {self.sink.name!r}"
+            check_subtasks(known, where, self.sink.name, committer.is_checkpoint_committed)
 
     def _mark(self, committer: CheckpointCommitter, subtask: int) -> None:
         """Write the mark, tried again by itself; a query that cannot would send these rows for ever (D10)."""

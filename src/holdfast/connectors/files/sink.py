@@ -27,6 +27,7 @@ from holdfast.connectors.files.starting import (
     committed_by,
     given_up,
     leave_out,
+    mark_there,
     missing_parts,
     restored,
     set_others_aside,
@@ -298,6 +299,7 @@ class FileSink(FileTasks):
 
     def _act(self, tasks: Tasks, checkpoint_id: CheckpointId) -> None:
         folder, run = self._folder(), self.run
+        self._mark = mark_there(folder, run, self.name, self._where, self._mark)
         todo = [roll for roll in self._state.rolls if roll.number > self._mark.roll]
         done = Performer(self.path, self.name, run).perform(tasks, todo) if todo else {}
         self._advance_mark(folder, Mark(checkpoint_id, max(done, default=-1)))

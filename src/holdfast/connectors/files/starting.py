@@ -16,6 +16,7 @@ from holdfast.connectors.files.rolling import Part
 from holdfast.connectors.files.state import PartsState
 from holdfast.core.model import CheckpointId
 from holdfast.errors import ConfigError, RestoredEndpointError
+from holdfast.sinks.ledger import check_ledger, having
 from holdfast.sinks.schema_change import DISCARD, FREEZE, discarded
 
 logger = logging.getLogger("holdfast")
@@ -58,6 +59,21 @@ def missing_parts(folder: Folder, state: PartsState, done: int) -> list[Part]:
     # A file that is there already needs no parts.
     made = {r.target for r in state.rolls if folder.exists(folder.hidden(r.target) if r.hidden else r.target)}
     return [part for part in state.needed(done, made) if part.file not in there]
+
+
+def mark_there(folder: Folder, run: Run, sink: str, where: str, mark: Mark) -> Mark:
+    """The mark that this run left, or a further one of another driver.
+
+    A folder can become an older copy at any time, and a new mark would hide for ever what that lacks (rule 15).
+    """
+    if mark == Mark() or folder.exists(folder.hidden(mark.file(run.lineage))):
+        return mark
+    found = read_marks(folder).get(run.lineage, Mark())
+    if found.join(mark) != found:
+        # Of an older copy that has the checkpoint itself, files that were completed since are missing.
+        ledger = {run.lineage: min(found.checkpoint, mark.checkpoint - 1)}
+        check_ledger(having(run, sink, ledger, mark.checkpoint), where, ledger, sink=sink)
+    return found
 
 
 def restored(run: Run, sink: str, folder: Folder, gone: Collection[Part], last: CheckpointId) -> RestoredEndpointError:

@@ -7,9 +7,10 @@ Each sink of a pipeline has one, the ledger, which says how far it has got and f
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from holdfast.checkpoint.ports import Run
+from holdfast.checkpoint.ports import Committed, Run
 from holdfast.connectors.kafka.client import offsets
 from holdfast.connectors.kafka.client.offsets import GroupOffset
 from holdfast.connectors.kafka.client.transactions import COMMITTING, TransactionClient
@@ -20,8 +21,26 @@ from holdfast.core.model import CheckpointId
 from holdfast.errors import RestoredEndpointError, SinkError
 from holdfast.sinks.ledger import check_ledger
 
+#: Seconds without a commit after which the ledger is looked at again: no brokers come back as an older copy faster.
+QUIET = 5.0
 #: {group: its marks}; with `stable` it waits while a transaction that holds a mark is open: end what is open first
 read = offsets.fetch
+
+
+@dataclass
+class KnownToBrokers:
+    """What a run has committed last, so the ledger must have it."""
+
+    checkpoint_id: CheckpointId = -1
+    #: when that was, in seconds since the epoch
+    at: float = 0.0
+    #: a commit has begun since, and nobody knows how it ended
+    in_doubt: bool = False
+
+    @property
+    def due(self) -> bool:
+        """Whether the brokers may have been away since: else to ask would cost each commit a round trip."""
+        return self.checkpoint_id >= 0 and (self.in_doubt or time.time() - self.at > QUIET)
 
 
 def ledger(marks: Iterable[GroupOffset]) -> dict[str, CheckpointId]:
@@ -42,13 +61,35 @@ def check(run: Run, target: Target) -> None:
 
 def compare(run: Run, target: Target) -> None:
     """The same, and nothing is written."""
+    # Whoever takes over goes on whatever is missing.
+    sink = None if run.take_over else target.sink
+    _judge(run, target, lambda found: check_ledger(run, _where(run, target), found, sink=sink, kept=target.marks_last))
+
+
+def check_known(run: Run, target: Target, known: KnownToBrokers) -> None:
+    """Refuse brokers that became an older copy while a query runs, which knows what it has committed (15)."""
+
+    def check(found: Mapping[str, CheckpointId]) -> None:
+        # Another location that took over, or commits late, is not what is asked for here.
+        if set(found) <= {run.lineage}:
+            last = max([known.checkpoint_id, *found.values()])
+            committed = Committed(known.checkpoint_id, int(known.at * 1000))
+            here = replace(run, committed={target.sink: committed}, last_decided=last)
+            check_ledger(here, _where(run, target), found, sink=target.sink, kept=target.marks_last)
+
+    _judge(run, target, check)
+
+
+def _where(run: Run, target: Target) -> str:
     group = ids.ledger_group(run.pipeline, target.sink)
-    where = f"the ledger of sink {target.sink!r} (group {group!r} in Kafka at {target.servers})"
+    return f"the ledger of sink {target.sink!r} (group {group!r} in Kafka at {target.servers})"
+
+
+def _judge(run: Run, target: Target, check: Callable[[Mapping[str, CheckpointId]], None]) -> None:
+    group = ids.ledger_group(run.pipeline, target.sink)
 
     def once() -> None:
-        found = ledger(read(target.settings, [group], stable=False, owner=target.owner)[group])
-        # Whoever takes over goes on whatever is missing.
-        check_ledger(run, where, found, sink=None if run.take_over else target.sink, kept=target.marks_last)
+        check(ledger(read(target.settings, [group], stable=False, owner=target.owner)[group]))
 
     try:
         once()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
@@ -107,6 +108,7 @@ class KafkaSink(TwoPhaseCommitSink):
         self._ways: dict[str, TwoPhaseCommitSink] = {}
         self._run: Run | None = None
         self._swept = False
+        self._known = marks.KnownToBrokers()
         self._marks_last = SURE * DEFAULT
 
     def __getstate__(self) -> dict[str, Any]:
@@ -138,6 +140,7 @@ class KafkaSink(TwoPhaseCommitSink):
         if run.schema is not None:
             check_schema(self.sent(run.schema), self._topic)
         self.close()
+        self._known = marks.KnownToBrokers()
         target = self.target.as_it_is()
         delivery = self.delivery or run.delivery
         if self.progress_topic is not None:
@@ -167,11 +170,16 @@ class KafkaSink(TwoPhaseCommitSink):
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
     ) -> Outcome | None:
         """Commit each in the mode it was prepared in, whatever the sink's is now (rule 16)."""
+        if self._run is not None and self._known.due:
+            marks.check_known(self._run, replace(self.target, marks_last=self._marks_last), self._known)
+        self._known.in_doubt = True
         kinds = _by_kind({checkpoint_id: committables})
         answers = [self._of(kind).commit(checkpoint_id, of[checkpoint_id], tasks) for kind, of in kinds.items()]
         unfinished = [answer for answer in answers if answer is not None and not answer.done]
         if unfinished:
             return unfinished[0]
+        if kinds:
+            self._known = marks.KnownToBrokers(max(checkpoint_id, self._known.checkpoint_id), time.time())
         if self._progress is not None and all("progress_topic" in c for c in committables):
             self._progress.tell(checkpoint_id, committables)
         return Outcome.ALREADY_COMMITTED if set(answers) == {Outcome.ALREADY_COMMITTED} else Outcome.COMMITTED
