@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.checkpoint.ports import Run, Tasks
+from holdfast.checkpoint.ports import Run, Tasks, beside
 from holdfast.checkpoint.storage import open_storage
 from holdfast.connectors.postgres import trouble
 from holdfast.connectors.postgres.guard import HungError
@@ -84,12 +84,14 @@ def commit(
     part: str,
     tasks: Tasks,
 ) -> Outcome:
-    """Let one task copy the rows of all subtasks and add the ledger row, in one transaction."""
+    """Let one task copy the rows of all subtasks and add the ledger row, in one transaction.
+
+    It waits for the server most of the time; in a slot of a local Spark it would hold up the next checkpoint's tasks.
+    """
     handles = sorted(committables, key=lambda c: c["subtask"])
     deliver = Deliver(ledger, run, checkpoint_id, known, part, next(_numbers))
     with wal.naming_lost(run.location, handles):
-        (outcome,) = tasks.map(deliver, [handles])
-    return outcome
+        return beside(tasks, deliver, handles)
 
 
 @dataclass(frozen=True)
