@@ -11,6 +11,7 @@ SQLITE, SQLITE_AFTER = "tests/unit/test_sqlite_sink.py", "tests/unit/test_sqlite
 LANES, LETTERS = "tests/unit/test_lanes.py", "tests/unit/test_dead_letters.py"
 FLOOR = "tests/unit/test_floor.py"
 FILES, FILES_AFTER = "tests/unit/test_file_sink.py", "tests/unit/test_file_after_decision.py"
+FILES_SHOWN = "tests/unit/test_file_shown.py"
 
 #: An operator's orders, and the start that carries them out.
 RESOLVE = (
@@ -493,7 +494,7 @@ SHOWN = (
         "connectors/files/publish.py",
         "if folder.storage.create(name, encode(_KIND,",
         "if folder.storage.replace(name, encode(_KIND,",
-        FILES,
+        FILES_SHOWN,
     ),
     mutant(
         "files: what was announced before a crash is written again",
@@ -512,8 +513,8 @@ SHOWN = (
     mutant(
         "files: a paused driver shows what a reader has taken",
         "connectors/files/perform.py",
-        "hidden = [file for file in files if file.number > mark]",
-        "hidden = list(files)",
+        "mark = read_marks(folder).get(self.run.lineage, Mark()).roll",
+        "mark = -1",
         FILES,
     ),
     mutant(
@@ -535,14 +536,14 @@ SHOWN = (
         "connectors/files/publish.py",
         "suppress(FileNotFoundError):\n fsync_folder(place)",
         "suppress(FileNotFoundError):\n pass",
-        FILES,
+        FILES_SHOWN,
     ),
     mutant(
         "files: that a hidden file is whole is not durable when it is announced",
         "connectors/files/publish.py",
         'with told(place, "synced"):\n fsync_folder(place)',
         'with told(place, "synced"):\n pass',
-        FILES,
+        FILES_SHOWN,
     ),
     mutant(
         "files: parts are removed before the mark is written",
