@@ -233,7 +233,7 @@ _COLUMNS["stores"] = {
 }
 _ALONE = {
     ("files", 4, "kill"), ("files", 12, "old copy"),
-    ("postgres", 5, "kill"), ("postgres-log", 4, "kill"), ("postgres-log", 5, "kill"), ("postgres-log", 12, "old copy"),
+    ("postgres", 5, "kill"), ("postgres-log", 4, "kill"), ("postgres-log", 5, "kill"),
     ("postgres-two-phase", 4, "kill"), ("postgres-two-phase", 12, "deleted"),
     ("cassandra", 5, "kill"), ("cassandra", 12, "old copy"),
 }  # fmt: skip

@@ -43,7 +43,7 @@ def test_every_point_is_tried() -> None:
     # Both modes of the Kafka sink, under one decision.
     assert {(point, "kafka-both") for point in range(1, 15)} <= tried
     # Files, both modes of PostgreSQL, and Cassandra: under one decision where they do the same.
-    assert {(12, s) for s in ("files", "postgres-log", "postgres-two-phase", "cassandra")} <= tried
+    assert {(12, s) for s in ("files", "postgres-two-phase", "cassandra")} <= tried
     assert {4, 5} <= {
         point for point, sink in tried if sink in ("files", "postgres", "postgres-two-phase", "cassandra")
     }
