@@ -11,6 +11,7 @@ SQLITE, SQLITE_AFTER = "tests/unit/test_sqlite_sink.py", "tests/unit/test_sqlite
 LANES, LETTERS = "tests/unit/test_lanes.py", "tests/unit/test_dead_letters.py"
 FLOOR = "tests/unit/test_floor.py"
 FILES, FILES_AFTER = "tests/unit/test_file_sink.py", "tests/unit/test_file_after_decision.py"
+FILES_SHOWN = "tests/unit/test_file_shown.py"
 
 #: An operator's orders, and the start that carries them out.
 RESOLVE = (
@@ -263,6 +264,34 @@ TAKEN_OVER = (
         "tests/integration/test_postgres_decided.py",
     ),
     mutant(
+        "postgres log: rows are committed without their ledger row",
+        "connectors/postgres/logged.py",
+        "ledger.add(run, self.checkpoint_id, rows, self.part),",
+        '"SELECT",',
+        "tests/integration/test_postgres_logged.py",
+    ),
+    mutant(
+        "postgres log: a twin of the delivering task is ended, too",
+        "connectors/postgres/logged.py",
+        "< (run.generation, number)",
+        "<= (run.generation, number)",
+        "tests/integration/test_postgres_logged.py",
+    ),
+    mutant(
+        "postgres log: rows that are sent again are taken for the staged ones of their checkpoint",
+        "connectors/postgres/kinds.py",
+        'part = logged.PART if staged else ""',
+        'part = ""',
+        "tests/integration/test_postgres_logged.py",
+    ),
+    mutant(
+        "postgres log: a task does not prove its rows",
+        "connectors/postgres/logged.py",
+        "self._proof.check(rows)",
+        "pass",
+        "tests/integration/test_postgres_logged.py",
+    ),
+    mutant(
         "postgres: staged text is compared as its type is",
         "connectors/postgres/table.py",
         "return declare(self.name, self.type.spelled, self.collation)",
@@ -465,7 +494,7 @@ SHOWN = (
         "connectors/files/publish.py",
         "if folder.storage.create(name, encode(_KIND,",
         "if folder.storage.replace(name, encode(_KIND,",
-        FILES,
+        FILES_SHOWN,
     ),
     mutant(
         "files: what was announced before a crash is written again",
@@ -484,8 +513,8 @@ SHOWN = (
     mutant(
         "files: a paused driver shows what a reader has taken",
         "connectors/files/perform.py",
-        "hidden = [file for file in files if file.number > mark]",
-        "hidden = list(files)",
+        "mark = read_marks(folder).get(self.run.lineage, Mark()).roll",
+        "mark = -1",
         FILES,
     ),
     mutant(
@@ -507,14 +536,14 @@ SHOWN = (
         "connectors/files/publish.py",
         "suppress(FileNotFoundError):\n fsync_folder(place)",
         "suppress(FileNotFoundError):\n pass",
-        FILES,
+        FILES_SHOWN,
     ),
     mutant(
         "files: that a hidden file is whole is not durable when it is announced",
         "connectors/files/publish.py",
         'with told(place, "synced"):\n fsync_folder(place)',
         'with told(place, "synced"):\n pass',
-        FILES,
+        FILES_SHOWN,
     ),
     mutant(
         "files: parts are removed before the mark is written",

@@ -23,7 +23,9 @@ def read_table(dsn, table="t"):
 
 
 @pytest.mark.parametrize(
-    "options", [{"mode": "ledger"}, {"mode": "two-phase"}, {"mode": "upsert", "key": ["id"]}], ids=lambda o: o["mode"]
+    "options",
+    [{"mode": "ledger"}, {"stage": "log"}, {"mode": "two-phase"}, {"mode": "upsert", "key": ["id"]}],
+    ids=["ledger", "log", "two-phase", "upsert"],
 )
 def test_each_mode_keeps_the_contract(dsn, options):
     report = exercise_sink(

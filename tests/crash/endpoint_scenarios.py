@@ -23,7 +23,9 @@ TITLES = {
     19: "one of three brokers is down",
 }
 #: Beside SQLite: endpoints of which a test can make a copy and bring it back, and what committers keep.
-RESTORED = ("write-ahead", "files", "postgres", "postgres-two-phase", "cassandra", "kafka", "kafka-write-ahead")
+RESTORED = (
+    "write-ahead", "files", "postgres", "postgres-log", "postgres-two-phase", "cassandra", "kafka", "kafka-write-ahead",
+)  # fmt: skip
 #: How many writes of the log are tried; a checkpoint of two sinks takes about six.
 WRITES = 12
 #: Kilobytes that are left on the disk for a run, which needs more.

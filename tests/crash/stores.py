@@ -129,10 +129,11 @@ class Postgres(Store):
     kind = "postgres"
 
     def __init__(self, dsn: str, table: str, mode: str, columns: str = "id bigint, word text, at timestamptz") -> None:
-        self._dsn, self._table, self._mode = dsn, table, mode
+        how = {"mode": "ledger", "stage": "log"} if mode == "log" else {"mode": mode}
+        self._dsn, self._table, self._mode = dsn, table, how["mode"]
         self._column = columns.split()[0]
-        self.options = {"dsn": dsn, "table": table, "mode": mode}
-        self.whole = CHECKPOINT if mode == "ledger" else None
+        self.options = {"dsn": dsn, "table": table, **how}
+        self.whole = CHECKPOINT if self._mode == "ledger" else None
         execute(dsn, f"CREATE TABLE {table} ({columns})")
 
     def received(self) -> list[int]:

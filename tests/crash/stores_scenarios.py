@@ -189,6 +189,17 @@ _COLUMNS: dict[str, dict[tuple[int, str], Scenario]] = {
         (14, "in a task"): server_restarted_under_a_task("task.write=stop@2"),
         (14, "away at commit"): server_away(survives=False),
     },
+    "postgres-log": {
+        **_common(),
+        **_ways(4, "commit.subtask=error@1", "commit.subtask=kill@1", "commit.subtask=lost@1"),
+        **_ways(5, "commit.record=error@2", "commit.subtask=kill-after@1", "commit.sink=lost@2"),
+        (13, "log file"): damaged(_flip, _wal_file),
+        (14, "prepared"): server_restarted("decision=stop@2"),
+        (14, "decided"): server_restarted("decision=stop-after@2"),
+        # On a local Spark the driver delivers; `make cluster` has it done by executors.
+        (14, "in a delivery"): server_restarted("commit.subtask=stop@2"),
+        (14, "away at commit"): server_away(survives=False),
+    },
     "postgres-two-phase": {
         **_common(),
         **_ways(4, "commit.subtask=error@4", "commit.subtask=kill@4", "commit.subtask=lost@3"),
@@ -222,7 +233,8 @@ _COLUMNS["stores"] = {
 }
 _ALONE = {
     ("files", 4, "kill"), ("files", 12, "old copy"),
-    ("postgres", 5, "kill"), ("postgres-two-phase", 4, "kill"), ("postgres-two-phase", 12, "deleted"),
+    ("postgres", 5, "kill"), ("postgres-log", 4, "kill"), ("postgres-log", 5, "kill"),
+    ("postgres-two-phase", 4, "kill"), ("postgres-two-phase", 12, "deleted"),
     ("cassandra", 5, "kill"), ("cassandra", 12, "old copy"),
 }  # fmt: skip
 

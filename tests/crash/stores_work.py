@@ -21,6 +21,7 @@ Servers = Callable[[str], Any]
 STORES = {
     "files": ("files",),
     "postgres": ("ledger", "ledger"),
+    "postgres-log": ("log",),
     "postgres-two-phase": ("two-phase",),
     "cassandra": ("cassandra",),
     "stores": ("files", "ledger", "two-phase", "cassandra"),

@@ -57,4 +57,6 @@ def test_every_point_is_tried_for_each_sink_in_the_matrix() -> None:
     assert {(p, s) for p in points for s in ("files", "sqlite", "write-ahead")} <= tried
     assert {(16, "beside"), (18, "beside"), (19, "kafka-three")} <= tried
     assert {(17, s) for s in SINKS if s not in TOGETHER} <= tried
-    assert {(p, s) for p in points | {14} for s in ("postgres", "postgres-two-phase", "cassandra")} <= tried
+    assert {
+        (p, s) for p in points | {14} for s in ("postgres", "postgres-log", "postgres-two-phase", "cassandra")
+    } <= tried

@@ -59,6 +59,15 @@ def test_postgres_table(query, dsn: str) -> None:
     one(query(), "postgres-table", OK)
 
 
+def test_postgres_table_for_the_stage_in_which_tasks_prove_rows_alone(query, dsn: str) -> None:
+    one(query(stage="log", create=True), "postgres-table", OK)
+    execute(dsn, "CREATE TABLE orders (id numeric, word text CONSTRAINT short CHECK (length(word) < 9))")
+    said = ("column 'id' is of type numeric", "constraint 'short'", "stage='server'")
+    one(query(stage="log"), "postgres-table", FATAL, *said)
+    execute(dsn, "ALTER TABLE orders ALTER id TYPE bigint, DROP CONSTRAINT short")
+    one(query(stage="log"), "postgres-table", OK)
+
+
 def test_of_tables_that_rows_name_only_the_server_is_checked(dsn: str, tmp_path: Path) -> None:
     fan = fanned(hf.PostgresSink(dsn, "orders_{word}", name="orders"))
     said = [f.check for f in findings(situation(tmp_path, fan), only="postgres")]

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from holdfast.connectors.postgres import server as connections
 from holdfast.core.model import Outcome
 from holdfast.core.naming import job_id
 from holdfast.errors import ConfigError, RestoredEndpointError, SinkError, permanent
+from holdfast.sinks import wal
 from holdfast.sinks.subtask import make_task
 from holdfast.testing.local import PickledTasks
 from tests.integration.pg import Query, batch, rows, settle
@@ -153,6 +154,50 @@ def test_a_server_that_hangs_makes_driver_calls_fail_instead_of_wait_for_ever(
     run.close()
     assert query.ids() == [1, 2]
     assert query.leftovers == []
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_server_that_hangs_while_a_checkpoint_is_copied_from_the_log_is_given_up(
+    own_server: PostgresServer, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query.dsn += "?connect_timeout=2"
+    run = query.start(stage="log")
+    data = [c.data for r in batch(rows(1), rows(2)).write(run.info, run.sinks, 0, 0) for c in r.committables]
+    read, begun = wal.read_log, []
+
+    def slowly(location: str, handle: Any) -> Iterator[pa.RecordBatch]:
+        yield from read(location, handle)
+        if handle["subtask"] == 1 and not begun:
+            begun.append(time.monotonic())
+            hang.enter_context(stopped(own_server, all_of_it=True))
+
+    monkeypatch.setattr(wal, "read_log", slowly)
+    with ExitStack() as hang, pytest.raises(SinkError, match=rf"{WHO}: the server"):
+        run.sinks[0].commit(0, data, PickledTasks())
+    assert time.monotonic() - begun[0] < 28
+    assert query.ids() == []
+    assert run.sinks[0].commit(0, data, PickledTasks()) is Outcome.COMMITTED
+    run.close()
+    assert query.ids() == [1, 2]
+
+
+def test_tasks_with_a_log_of_their_own_need_no_server(
+    own_server: PostgresServer, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "PATIENCE", 0.2)
+    run = query.start(stage="log")
+    own_server.stop(kill=True)
+    try:
+        data = [c.data for r in batch(rows(1), rows(2)).write(run.info, run.sinks, 0, 0) for c in r.committables]
+        assert run.sinks[0].still_prepared(data) == data
+        with pytest.raises(SinkError, match=rf"{WHO}: cannot connect.*goes on when it answers") as caught:
+            run.sinks[0].commit(0, data, PickledTasks())
+        assert not permanent(caught.value) and PASSWORD not in str(caught.value)
+    finally:
+        own_server.start()
+    assert run.sinks[0].commit(0, data, PickledTasks()) is Outcome.COMMITTED
+    run.close()
+    assert query.ids() == [1, 2]
 
 
 @pytest.mark.usefixtures("hasty")

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.model import Outcome
-from holdfast.errors import RowError
+from holdfast.errors import ConfigError, RowError
 from holdfast.testing.local import LocalBatch, PickledTasks
 from tests.integration.pg import Query
 from tests.servers.postgres import PostgresServer, execute
@@ -165,6 +165,14 @@ CASES = {
 }  # fmt: skip
 
 
+#: those whose rows a task proves without the server
+PROVABLE = (
+    "bool", "int2", "int4", "int8", "int8 from uint64", "float4", "float8", "float8 from int", "text", "varchar(5)",
+    "char(5)", "text of a large_string", "bytea", "uuid", "date", "timestamp", "timestamptz", "timestamptz(3)",
+    "timestamp of ns", "timestamp of s",
+)  # fmt: skip
+
+
 def array(case: Case, value: Any) -> pa.Array:
     """One row; texts are made of bytes, whatever these are."""
     if isinstance(value, bytes):
@@ -194,12 +202,12 @@ def dsn(postgres: PostgresServer) -> str:
 class Column:
     """A query into a table of one column."""
 
-    def __init__(self, dsn: str, folder: Path, case: Case, mode: str) -> None:
+    def __init__(self, dsn: str, folder: Path, case: Case, **options: str) -> None:
         self.case, self.dsn = case, dsn
         self.table = f"t{next(self.numbers)}"
         execute(dsn, f"CREATE TABLE {self.table} (v {case.sql})")
         query = Query(folder, dsn, name=self.table, schema=pa.schema([("v", case.arrow)]))
-        self.run = query.start(query.sink(self.table, mode=mode))
+        self.run = query.start(query.sink(self.table, **options))
         self.checkpoints = itertools.count()
 
     numbers = itertools.count()
@@ -225,29 +233,52 @@ class Column:
 @pytest.mark.parametrize("mode", ["ledger", "two-phase"])
 @pytest.mark.parametrize("name", CASES)
 def test_d1_an_edge_is_refused_by_column_or_read_back_equal(dsn: str, tmp_path: Path, name: str, mode: str) -> None:
-    column = Column(dsn, tmp_path, CASES[name], mode)
+    look_at_edges(dsn, tmp_path, name, mode=mode)
+
+
+@pytest.mark.parametrize("name", PROVABLE)
+def test_d1_an_edge_is_refused_by_column_or_read_back_equal_when_the_task_proves_it_alone(
+    dsn: str, tmp_path: Path, name: str
+) -> None:
+    look_at_edges(dsn, tmp_path, name, stage="log")
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in PROVABLE])
+def test_d1_a_type_that_the_task_cannot_prove_alone_is_refused_at_the_start(
+    dsn: str, tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"column 'v' is of .*stage='server'"):
+        Column(dsn, tmp_path, CASES[name], stage="log")
+
+
+def look_at_edges(dsn: str, tmp_path: Path, name: str, **options: str) -> None:
+    column = Column(dsn, tmp_path, CASES[name], **options)
     seen = [column.check(value) for value in CASES[name].edges]
     column.run.close()
     assert "delivered" in seen
     assert Query(tmp_path, dsn).leftovers == []
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.drawn.is_empty])
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [(name, "server") for name, case in CASES.items() if not case.drawn.is_empty]
+    + [(name, "log") for name in PROVABLE if not CASES[name].drawn.is_empty],
+)
 @settings(max_examples=12, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_d1_any_value_is_refused_by_column_or_read_back_equal(
-    dsn: str, columns: Callable[[str], Column], name: str, data: st.DataObject
+    dsn: str, columns: Callable[[str, str], Column], name: str, stage: str, data: st.DataObject
 ) -> None:
-    columns(name).check(data.draw(CASES[name].drawn))
+    columns(name, stage).check(data.draw(CASES[name].drawn))
 
 
 @pytest.fixture
-def columns(dsn: str, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], Column]:
+def columns(dsn: str, tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str, str], Column]:
     made: list[Column] = []
 
-    def one(name: str) -> Column:
+    def one(name: str, stage: str) -> Column:
         if not made:
-            made.append(Column(dsn, tmp_path, CASES[name], "ledger"))
+            made.append(Column(dsn, tmp_path, CASES[name], stage=stage))
             request.addfinalizer(made[0].run.close)
         return made[0]
 

@@ -31,8 +31,9 @@ from tests.integration.pg import Query, batch, rows, settle
 from tests.servers.postgres import PASSWORD, PostgresServer, execute
 
 APPENDING = ("ledger", "two-phase")
-MODES: tuple[dict[str, Any], ...] = ({"mode": "ledger"}, {"mode": "two-phase"}, {"mode": "upsert", "key": ["id"]})
-each_mode = pytest.mark.parametrize("options", MODES, ids=[str(o["mode"]) for o in MODES])
+LEDGER, LOG, TWO_PHASE = {"mode": "ledger"}, {"mode": "ledger", "stage": "log"}, {"mode": "two-phase"}
+MODES: tuple[dict[str, Any], ...] = (LEDGER, LOG, TWO_PHASE, {"mode": "upsert", "key": ["id"]})
+each_mode = pytest.mark.parametrize("options", MODES, ids=[str(o.get("stage") or o["mode"]) for o in MODES])
 
 
 @pytest.fixture
@@ -127,9 +128,9 @@ def test_a_connection_with_an_open_transaction_is_not_kept(query: Query) -> None
 # -- what readers see -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["ledger", "upsert"])
-def test_a_reader_never_sees_part_of_a_checkpoint(query: Query, mode: str) -> None:
-    run = query.start(mode=mode, key=["id"] if mode == "upsert" else ())
+@pytest.mark.parametrize("options", [LEDGER, LOG, MODES[-1]], ids=["ledger", "log", "upsert"])
+def test_a_reader_never_sees_part_of_a_checkpoint(query: Query, options: dict[str, Any]) -> None:
+    run = query.start(**options)
     seen: set[int] = set()
     stop = threading.Event()
 
@@ -247,13 +248,15 @@ def test_a_start_does_not_wait_for_ever_for_a_table_that_somebody_has_locked(que
     query.start(lock_timeout=0.5)
 
 
-@pytest.mark.parametrize(("first", "second"), [APPENDING, APPENDING[::-1]])
-def test_the_mode_may_change_between_restarts(query: Query, first: str, second: str) -> None:
-    run = query.start(mode=first)
+@pytest.mark.parametrize(
+    ("first", "second"), [(LEDGER, TWO_PHASE), (TWO_PHASE, LEDGER), (LOG, TWO_PHASE), (TWO_PHASE, LOG)]
+)
+def test_the_mode_may_change_between_restarts(query: Query, first: dict[str, Any], second: dict[str, Any]) -> None:
+    run = query.start(**first)
     with pytest.raises(InjectedFault), armed("decision=lost"):
         run.run(0, batch(rows(1), rows(2)))
     batch(rows(9)).write(run.info, run.sinks, 1, 0)
-    run = query.start(mode=second)
+    run = query.start(**second)
     assert query.leftovers == []
     run.run(0, batch(rows(1), rows(2)))
     run.run(1, batch(rows(3)))
@@ -283,8 +286,9 @@ def test_fault_9_a_paused_driver_that_wakes_up_commits_nothing_twice(query: Quer
     assert query.leftovers == []
 
 
-def test_rule_9_two_drivers_that_commit_at_the_same_moment_write_once(query: Query) -> None:
-    run = query.start()
+@pytest.mark.parametrize("options", [LEDGER, LOG], ids=["ledger", "log"])
+def test_rule_9_two_drivers_that_commit_at_the_same_moment_write_once(query: Query, options: dict[str, Any]) -> None:
+    run = query.start(**options)
     reports = batch(rows(1), rows(2)).write(run.info, run.sinks, 0, 0)
     data = [c.data for report in reports for c in report.committables]
     outcomes: list[Any] = []

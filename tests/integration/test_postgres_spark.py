@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import holdfast as hf
+from holdfast.connectors.postgres import logged
+from holdfast.core.model import Outcome
 from tests.integration.helpers import add_file, read_files
 from tests.servers.postgres import PostgresServer, execute, left_behind
 
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("mode", ["ledger", "two-phase", "upsert"])
+@pytest.mark.parametrize("mode", ["ledger", "log", "two-phase", "upsert"])
 def test_two_checkpoints_of_three_partitions_arrive_once(
-    spark: SparkSession, postgres: PostgresServer, tmp_path: Path, mode: str
+    spark: SparkSession, postgres: PostgresServer, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    options = {"upsert": {"mode": mode, "key": ["id"]}, "log": {"stage": "log"}}.get(mode, {"mode": mode})
+    if mode == "log":
+        # As speculation does, or an executor that was given up and lives: the same task twice, at the same time.
+        monkeypatch.setattr(logged, "commit", twice)
     dsn = postgres.new_database()
     add_file(tmp_path / "in", 0, range(50))
     add_file(tmp_path / "in", 1, range(50, 100))
     frame = read_files(spark, tmp_path / "in").repartition(3)
     for _ in range(2):  # the second start has nothing to do
-        sink = hf.PostgresSink(dsn, "orders", mode=mode, key=["id"] if mode == "upsert" else (), create=True)
+        sink = hf.PostgresSink(dsn, "orders", create=True, **options)
         writer = hf.write_stream(frame, sink, name="orders", checkpoint_location=str(tmp_path / "checkpoint"))
         assert writer.trigger(availableNow=True).start().awaitTermination(120)
     assert [row[0] for row in execute(dsn, "SELECT id FROM orders ORDER BY id")] == list(range(100))
@@ -35,6 +42,15 @@ def test_two_checkpoints_of_three_partitions_arrive_once(
     statistics = hf.checkpoints(str(tmp_path / "checkpoint"))
     assert [(c.status, c.rows, c.subtasks) for c in statistics] == [("complete", 50, 3), ("complete", 50, 3)]
     assert left_behind(dsn) == []
+
+
+def twice(
+    ledger: Any, run: Any, checkpoint_id: int, handles: Sequence[Any], known: int, part: str, tasks: Any
+) -> Outcome:
+    deliver = logged.Deliver(ledger, run, checkpoint_id, known, part, 1)
+    outcomes = tasks.map(deliver, [list(handles)] * 2)
+    assert sorted(outcomes) == [Outcome.ALREADY_COMMITTED, Outcome.COMMITTED]
+    return Outcome.COMMITTED
 
 
 def test_columns_of_every_kind_come_from_spark(spark: SparkSession, postgres: PostgresServer, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from holdfast.core.model import Outcome
 from holdfast.core.naming import parse_token
 from holdfast.core.recovery import Moment
 from holdfast.core.retry import Retry
-from holdfast.errors import SinkError, UndeliveredError
+from holdfast.errors import HoldfastError, RowError, SinkError, UndeliveredError
 from tests.unit.inprocess import Endpoint, Engine, PreparingSink, SendingSink
 
 Threaded = Callable[..., Engine]
@@ -241,21 +242,26 @@ def test_a_failed_batch_of_a_sink_that_may_lag_is_undone_before_its_tasks_run_ag
 
 
 @pytest.mark.usefixtures("short_calls")
+@pytest.mark.parametrize("error", [SinkError("away"), RowError("a bad row, which a second run would look for")])
 def test_tasks_do_not_run_again_beside_a_sweep_that_would_undo_their_work(
-    location: str, threaded: Threaded, gate: Gate
+    location: str, threaded: Threaded, gate: Gate, error: HoldfastError
 ) -> None:
     sink = careful(Lagging, gate)
     engine = threaded(location, sink, retry=Retry(for_=0.3, first_wait=0.02))
     eventually(lambda: gate.asked == [-1])
+    ran = []
 
-    def task(_: int) -> None:
+    def task(subtask: int) -> None:
         gate.close()
-        raise SinkError("away")
+        ran.append(subtask)
+        raise error
 
     batch = in_thread(lambda: engine.run(0, [1], on_task=task))
-    with pytest.raises(SinkError, match=r"sink 'careful' has been sweeping for \d+ s without an answer"):
+    with pytest.raises(SinkError) as caught:
         batch()
+    assert re.match(r"sink 'careful' has been sweeping for \d+ s without an answer", str(caught.value))
     assert engine.log.last_decided is None
+    assert ran == [0]
 
 
 def test_a_sweep_of_a_sink_that_may_lag_is_tried_for_ever_and_what_is_wrong_is_shown(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from holdfast.core.model import CheckpointId, Committable, Outcome
 from holdfast.core.repair import Replayed
@@ -97,6 +97,21 @@ class Tasks(Protocol):
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """`function` of each item, in order; an exception of one goes up."""
+
+
+@runtime_checkable
+class HasBeside(Protocol):
+    """Tasks that can do something beside those of the stream."""
+
+    def beside(self, function: Callable[[Item], Result], item: Item) -> Result:
+        """`function` of one item, where it takes no core from the stream's tasks, if there is such a place."""
+
+
+def beside(tasks: Tasks, function: Callable[[Item], Result], item: Item) -> Result:
+    """One piece of work that mostly waits for an endpoint, and in which an executor is of no use but for its place."""
+    if isinstance(tasks, HasBeside):
+        return tasks.beside(function, item)
+    return tasks.map(function, [item])[0]
 
 
 class Batch(Protocol):

@@ -116,6 +116,8 @@ HELP: dict[str, dict[str, str]] = {
         "with it",
         "table": "`table` or `schema.table`, spelled as the catalog spells it" + _PATTERN.format("orders_{country}"),
         "mode": "`ledger` (another word for it: `append`) and `two-phase` append; `upsert` replaces rows by `key`",
+        "stage": "for `ledger`: where rows wait for the commit. `server`: in a staging table there; `log`: in the checkpoint "
+        "location, so that the server [writes them once](postgres.md#stage-log); for simple types and constraints",
         "key": f"{_KEY}; the table needs a unique index on them",
         "order_by": _ORDER,
         **_DELETES,

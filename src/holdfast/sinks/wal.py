@@ -178,6 +178,30 @@ def discard(storage: Storage, handles: Sequence[Mapping[str, Any]]) -> None:
         storage.remove_folder(folder)
 
 
+class Delivered:
+    """Files whose rows are delivered, kept until that is recorded: until then they are the only copy.
+
+    A driver that dies in between leaves them to the next one's sweep. This is the driver's business, and grows while
+    another sink lags: tasks do not carry it.
+    """
+
+    def __init__(self) -> None:
+        self._handles: dict[CheckpointId, list[Mapping[str, Any]]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_handles": {}}
+
+    def add(self, checkpoint_id: CheckpointId, handles: Sequence[Mapping[str, Any]]) -> None:
+        """These are delivered."""
+        self._handles[checkpoint_id] = list(handles)
+
+    def discard(self, location: str, checkpoint_id: CheckpointId) -> None:
+        """And it is recorded: remove them."""
+        handles = self._handles.pop(checkpoint_id, None)
+        if handles:
+            discard(open_storage(location), handles)
+
+
 def sweep(
     storage: Storage,
     sink: str,

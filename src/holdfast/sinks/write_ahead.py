@@ -42,11 +42,7 @@ class StagedSink(TwoPhaseCommitSink):
     def open(self, run: Run) -> None:
         """See TwoPhaseCommitSink."""
         self._run = run
-        self._delivered: dict[CheckpointId, list[Mapping[str, Any]]] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What is delivered is the driver's business, and grows while another sink lags: tasks do not carry it."""
-        return {**self.__dict__, "_delivered": {}, "_marked": {}}
+        self._delivered = wal.Delivered()
 
     @property
     def run(self) -> Run:
@@ -95,15 +91,12 @@ class StagedSink(TwoPhaseCommitSink):
         wal.sweep(open_storage(self.run.location), self.name, generation, decided)
 
     def forget_when_complete(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]]) -> None:
-        """Remove these rows from the log, but only once their commit is recorded: until then they are the only copy.
-
-        A driver that dies in between leaves them to the next one's sweep.
-        """
-        self._delivered[checkpoint_id] = list(committables)
+        """Remove these rows from the log, but only once their commit is recorded."""
+        self._delivered.add(checkpoint_id, committables)
 
     def notify_checkpoint_complete(self, checkpoint_id: CheckpointId) -> None:
         """See TwoPhaseCommitSink."""
-        wal.discard(open_storage(self.run.location), self._delivered.pop(checkpoint_id, ()))
+        self._delivered.discard(self.run.location, checkpoint_id)
 
 
 class WriteAheadSink(StagedSink):
@@ -135,6 +128,10 @@ class WriteAheadSink(StagedSink):
         # A copy: ids are set on it, and one committer given to two sinks would take the one's marks for the other's.
         self.committer = copy.copy(committer)
         self.max_pending, self.max_pending_bytes = max_pending, max_pending_bytes
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is marked is the driver's business: tasks do not carry it."""
+        return {**self.__dict__, "_marked": {}}
 
     @abstractmethod
     def send_values(self, values: Iterator[pa.RecordBatch], checkpoint_id: CheckpointId, timestamp: int) -> bool:

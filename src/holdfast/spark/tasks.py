@@ -194,6 +194,15 @@ class SparkTasks:
             with SparkTasks._counting:
                 SparkTasks._busy -= 1
 
+    def beside(self, function: Callable[[Item], Result], item: Item) -> Result:
+        """See holdfast.checkpoint.ports.HasBeside: a local Spark has as many slots as cores, and all are the stream's.
+
+        There the driver is where the executors are, so its thread does as well.
+        """
+        if (self._context.master or "").startswith("local"):
+            return function(item)
+        return self.map(function, [item])[0]
+
     def _map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         answers = self._context.parallelize(items, len(items)).map(_Guarded(function)).collect()
         failures = [error for kind, error in answers if kind == "error"]

@@ -9,7 +9,7 @@ from holdfast.checkpoint.ports import Run
 from holdfast.connectors.postgres.names import literal, lock_key, parse_gid, quote, schema_lock
 from holdfast.connectors.postgres.server import Server, drivers
 from holdfast.connectors.postgres.trouble import said
-from holdfast.core.model import CheckpointId
+from holdfast.core.model import CheckpointId, Outcome
 from holdfast.errors import ConfigError, RestoredEndpointError
 from holdfast.sinks.ledger import check_ledger, check_subtasks, having
 
@@ -173,13 +173,13 @@ class Ledger:
         """Hold off every other driver of this sink until the transaction ends."""
         return f"SELECT pg_advisory_xact_lock({lock_key('holdfast ledger', run.pipeline, self.sink)})"
 
-    def refuse(self, run: Run, checkpoint_id: CheckpointId, known: CheckpointId) -> str:
-        """Fails with REFUSED when this checkpoint is done, or the name belongs to another location.
+    def refuse(self, run: Run, checkpoint_id: CheckpointId, known: CheckpointId, part: str = "") -> str:
+        """Fails with REFUSED when this checkpoint, or this part of it, is done, or the name is another location's.
 
         With BEHIND when checkpoint `known`, which was committed before, is not there: the server is an older copy. Of
         this checkpoint only the row of the whole counts: some of its subtasks may have been prepared transactions.
         """
-        done = f"checkpoint_id > {checkpoint_id} OR (checkpoint_id = {checkpoint_id} AND part = '')"
+        done = f"checkpoint_id > {checkpoint_id} OR (checkpoint_id = {checkpoint_id} AND part = {literal(part)})"
         wrong = f"lineage <> {literal(run.lineage)} OR {done}"
         last = f"SELECT coalesce(max(checkpoint_id), -1) FROM {self.table} WHERE {self._mine(run)}"  # noqa: S608
         body = (
@@ -189,6 +189,27 @@ class Ledger:
             f"RAISE EXCEPTION 'the ledger has lost checkpoints' USING ERRCODE = '{BEHIND}'; END IF; END"
         )
         return f"DO {literal(body)}"
+
+    def judge(
+        self, connection: Any, run: Run, checkpoint_id: CheckpointId, known: CheckpointId, part: str = ""
+    ) -> Outcome | None:
+        """After a commit that failed: whether it was done before, by whomever; None when the ledger allows it.
+
+        Raises when the name belongs to another location, or the server is an older copy.
+        """
+        psycopg, _, _ = drivers()
+        try:
+            connection.together(self.refuse(run, checkpoint_id, known, part))
+        except psycopg.Error as error:
+            if error.sqlstate not in (REFUSED, BEHIND):
+                raise
+            there = self.read(connection, run.pipeline)
+            if error.sqlstate == BEHIND:
+                self.check_known(run, there, known)
+            elif any(lineage != run.lineage for lineage in there):
+                self.check(run, there)
+            return Outcome.ALREADY_COMMITTED if error.sqlstate == REFUSED else None
+        return None
 
     def add(self, run: Run, checkpoint_id: CheckpointId, rows: int, part: str = "") -> str:
         """Note a checkpoint, or a part of it."""

@@ -15,7 +15,7 @@ from holdfast.connectors.postgres.server import drivers
 from holdfast.connectors.postgres.staging import emptied, missing, parts_of, sources, sql_name
 from holdfast.connectors.postgres.table import Deletes, Upsert, add_missing, insert_statement
 from holdfast.core.model import CheckpointId, Outcome
-from holdfast.errors import ConfigError, LostError, RowError
+from holdfast.errors import ConfigError, LostError
 
 #: raised by the server when fewer rows are staged than were
 LOST = "HF002"
@@ -133,13 +133,10 @@ def _judge(
     error: Any,
 ) -> Outcome:
     """What a failed move means: done before, lost, the rows' fault, the table's, or worth another try."""
-    if error.sqlstate == REFUSED:
-        there = ledger.read(connection, run.pipeline)
-        if any(lineage != run.lineage for lineage in there):
-            ledger.check(run, there)
-        return Outcome.ALREADY_COMMITTED
-    if error.sqlstate == BEHIND:
-        ledger.check_known(run, ledger.read(connection, run.pipeline), known)
+    if error.sqlstate in (REFUSED, BEHIND):
+        outcome = ledger.judge(connection, run, checkpoint_id, known)
+        if outcome is not None:
+            return outcome
     found = trouble.read(error)
     where = f"sink {ledger.sink!r} ({ledger.server})"
     if found.state in ("42P01", LOST):
@@ -153,16 +150,7 @@ def _judge(
                 lost,
             ) from error
     staged = ", ".join(sorted({sql_name(c) for c in committables}))
-    if found.is_about_rows:
-        by = "" if found.constraint is None else f" (constraint {found.constraint!r})"
-        raise RowError(
-            f"{where}: a row of checkpoint {checkpoint_id} does not go into table {target}: {found.said}{by}. Nothing "
-            f"is lost, its rows are in {staged}: change the table so that it takes them, or remove what they collide "
-            "with, then start the query again; or end it with `holdfast resolve`"
-        ) from error
-    if found.is_about_set_up:
-        raise ConfigError(
-            f"{where}: table {target} is not what it was when the query started: {found.said}. Nothing is lost, the "
-            f"rows are in {staged}: put it right, then start the query again"
-        ) from error
-    raise error
+    told = trouble.after_decision(where, target, checkpoint_id, found, staged)
+    if told is None:
+        raise error
+    raise told from error

@@ -121,9 +121,9 @@ def parse_gid(text: str) -> Gid | None:
     return None if match is None else Gid(match[3], match[4], *(int(match[n]) for n in (5, 6, 7)))
 
 
-def names_digest(pipeline: str, sink: str) -> str:
-    """What stands for both names in a gid."""
-    return _digest(pipeline, sink).hex()
+def names_digest(*names: str) -> str:
+    """What stands for names of any length: those of pipeline and sink in a gid."""
+    return _digest(*names).hex()
 
 
 def _digest(*parts: str) -> bytes:

@@ -11,22 +11,25 @@ from typing import Annotated, Any
 import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run, Tasks
-from holdfast.connectors.postgres import deletes, legacy, moving, staging, two_phase
-from holdfast.connectors.postgres.catalog import create_statement, find_table
+from holdfast.checkpoint.storage import open_storage
+from holdfast.connectors.postgres import kinds, legacy, staging, starting, two_phase
+from holdfast.connectors.postgres.kinds import Commits, kinds_of
 from holdfast.connectors.postgres.ledger import Ledger
 from holdfast.connectors.postgres.legacy import is_legacy
+from holdfast.connectors.postgres.logged import LoggedWriter
 from holdfast.connectors.postgres.names import TableName, check_identifier, parse_table
-from holdfast.connectors.postgres.server import Server, drivers
+from holdfast.connectors.postgres.server import Server
 from holdfast.connectors.postgres.stages import Place, Stages
 from holdfast.connectors.postgres.staging import StagingWriter
-from holdfast.connectors.postgres.table import Target, Upsert
-from holdfast.connectors.postgres.trouble import said
+from holdfast.connectors.postgres.starting import Found
+from holdfast.connectors.postgres.table import Upsert
 from holdfast.connectors.postgres.two_phase import Known, PreparingWriter
 from holdfast.connectors.postgres.writer import Writer
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task, check_name
 from holdfast.core.options import SECONDS, SECRET, Columns, Condition, checked, one_of
-from holdfast.errors import ConfigError, RowError, SinkError
+from holdfast.errors import ConfigError, RowError
+from holdfast.sinks import wal
 from holdfast.sinks.deletes import check_delete_when, without
 from holdfast.sinks.ledger import APPEND
 from holdfast.sinks.order import check_order_by
@@ -35,13 +38,16 @@ from holdfast.sinks.schema_change import DISCARD, EVOLVE, FREEZE, SchemaChange
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 MODES = ("ledger", "two-phase", "upsert")
+STAGES = ("server", "log")
 
 
 class PostgresSink(TwoPhaseCommitSink):
     """Exactly-once into a table of PostgreSQL, by binary COPY straight from Arrow.
 
     `mode="ledger"` appends: tasks fill a staging table, and one transaction moves a whole checkpoint and notes it in a
-    ledger, so a reader sees whole checkpoints only; it needs no server setting. `mode="two-phase"` appends too: each
+    ledger, so a reader sees whole checkpoints only; it needs no server setting. With `stage="log"` rows wait in the
+    checkpoint location instead of a staging table, so the server writes each of them once; tasks then prove the rows
+    without the server, which goes for tables of simple types and constraints. `mode="two-phase"` appends too: each
     task prepares a transaction that the driver commits; it writes rows once, needs `max_prepared_transactions`, and a
     reader can see some subtasks of a checkpoint before the others. `mode="upsert"` works as `ledger` and replaces rows
     by `key`; of two rows of one key the one with the larger `order_by` wins, and without `order_by` two rows of one key
@@ -59,6 +65,7 @@ class PostgresSink(TwoPhaseCommitSink):
         table: str,
         *,
         mode: Annotated[str, one_of(*MODES, APPEND)] = "ledger",
+        stage: Annotated[str, one_of(*STAGES)] = "server",
         key: Columns = (),
         order_by: str | None = None,
         delete_when: Condition | None = None,
@@ -75,7 +82,12 @@ class PostgresSink(TwoPhaseCommitSink):
             raise ConfigError("mode='upsert' needs key=[...], the columns that identify a row")
         if mode != "upsert" and (key or order_by):
             raise ConfigError(f"key and order_by belong to mode='upsert'; mode={mode!r} appends every row")
-        self._keep = check_delete_when(delete_when, keep_deletes, upsert=mode == "upsert")
+        if stage == "log" and mode != "ledger":
+            raise ConfigError(
+                f"stage='log' belongs to mode='ledger'; mode={mode!r} needs the server to have the rows before the "
+                "decision: leave stage out"
+            )
+        self.keep_deletes = check_delete_when(delete_when, keep_deletes, upsert=mode == "upsert")
         self.delete_when = delete_when
         self.schema_change = schema_change
         if self.schema_change == EVOLVE and mode == "two-phase":
@@ -91,22 +103,22 @@ class PostgresSink(TwoPhaseCommitSink):
                 "is written anew from the replay with the rows of all its tables. Give it mode='ledger' or 'upsert'"
             )
         self.schema = check_identifier("schema", schema)
-        self.mode, self.create = mode, create
+        self.mode, self.stage, self.create = mode, stage, create
         self.name = check_name("name", name or f"postgres-{self.table}"[:100])
         self.server = Server(dsn, lock_timeout, self.name)
-        #: staged rows keep for as long as nobody deletes them; a prepared transaction can be rolled back by hand, and
-        #: what the endpoint then lacks is taken from the replay, which Spark has only until the batch returns
+        #: staged and logged rows keep for as long as nobody deletes them; a prepared transaction can be rolled back by
+        #: hand, and what the endpoint then lacks is taken from the replay, which Spark has only until the batch returns
         self.overlaps = mode != "two-phase"
         self.repairable = mode == "two-phase"
         self.asked = Upsert(tuple(key), order_by)
-        self._upsert = self.asked
-        self._target: Target | None = None
+        self._found: Found | None = None
         self._stages: dict[bool, Stages] = {}
         self._place = Place(self.schema)
         #: what the ledger in a schema is known to have
         self._known: dict[str, Known] = {}
-        #: whether what earlier versions left was looked for
+        #: whether what earlier versions and other options left was looked for
         self._swept = False
+        self._delivered = wal.Delivered()
         self._sweeps_all = False
         self._run: Run | None = None
 
@@ -114,7 +126,7 @@ class PostgresSink(TwoPhaseCommitSink):
         """See TwoPhaseCommitSink."""
         made = copy.copy(self)
         made.table, made.pattern = parse_table(target), None
-        made._stages, made._known = {}, {}
+        made._stages, made._known, made._delivered = {}, {}, wal.Delivered()
         return made
 
     # -- on the driver ----------------------------------------------------------------------------------------------
@@ -122,9 +134,10 @@ class PostgresSink(TwoPhaseCommitSink):
     def open(self, run: Run) -> None:
         """See TwoPhaseCommitSink."""
         # Once all that others have left is undone, who comes later, by a take-over of their own, is left alone.
-        self._run, self._sweeps_all = run, run.take_over
+        self._run, self._sweeps_all, self._swept, self._delivered = run, run.take_over, False, wal.Delivered()
         schema = None if run.schema is None else without(self.name, run.schema, self.delete_when)
-        self._check_columns(schema)
+        if schema is not None:
+            check_order_by(self.name, schema, self.asked.key, self.asked.order_by)
         self.server.keep_connections()
         ledger = self._ledger
         with self.server.connect(self.table, starting=True) as connection:
@@ -138,17 +151,12 @@ class PostgresSink(TwoPhaseCommitSink):
             ledger.check_parts(connection, run)
             self._known[self.schema] = Known(found.get(run.lineage, -1))
             if schema is not None:
-                self._find_table(connection, schema)
-                self._find_stages(connection)
+                self._look(connection, schema)
 
-    def _find_stages(self, connection: Any) -> None:
-        """The tables that tasks write into before the commit, if they do."""
-        how = {"ordered": self._upsert.order_by is not None, "deletes": self._upsert.deletes is not None}
-        kinds = [raw for raw in (False, True) if (self.target.cast_by_server if raw else self.mode != "two-phase")]
-        (role,) = connection.execute("SELECT current_user").fetchone()
-        self._stages = {
-            raw: Stages(self.schema, role, self.run.pipeline, self.name, self.target, raw=raw, **how) for raw in kinds
-        }
+    def _look(self, connection: Any, schema: pa.Schema) -> None:
+        self._found = starting.look(connection, self, schema)
+        self.discards = self._found.discards
+        self._stages = starting.stages_of(connection, self, self.run.pipeline, self._found)
         self._choose(connection)
 
     def _choose(self, connection: Any) -> None:
@@ -159,46 +167,17 @@ class PostgresSink(TwoPhaseCommitSink):
         """See TwoPhaseCommitSink."""
         self.server.close()
 
-    def _find_table(self, connection: Any, schema: pa.Schema) -> None:
-        psycopg, _, _ = drivers()
-        try:
-            if self.create:
-                self._create_table(connection, create_statement(self.table, schema, self.asked.key))
-            self._target, self._upsert, self.discards = find_table(
-                connection, self.name, self.table, schema, self.asked, self.schema_change
-            )
-            if self.delete_when is not None:
-                self._upsert = deletes.prepare(
-                    connection, self.name, self.schema, self._target, self._upsert, self._keep
-                )
-        except psycopg.errors.LockNotAvailable as error:
-            raise SinkError(
-                f"sink {self.name!r} ({self.address}): table {self.table} is locked by somebody for longer than "
-                f"lock_timeout ({self.server.lock_timeout:g} s): pg_stat_activity and pg_prepared_xacts tell "
-                "by whom. Start again when it is free"
-            ) from error
-
-    def _create_table(self, connection: Any, statement: str) -> None:
-        """Unless it is there: then no right to create one is needed."""
-        psycopg, _, _ = drivers()
-        if connection.execute("SELECT to_regclass(%s)", (self.table.sql,)).fetchone()[0] is not None:
-            return
-        try:
-            connection.together(statement)
-        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidSchemaName) as error:
-            raise ConfigError(
-                f"sink {self.name!r}: table {self.table} is not there, and create=True cannot make it at "
-                f"{self.address}: {said(error)}. Let somebody who may run: {statement}"
-            ) from error
-
     def recover(
         self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
     ) -> None:
-        """Forget staged rows and roll back prepared transactions of this and older generations that no record names.
+        """Forget staged and logged rows, and roll back prepared transactions, that no record names.
 
-        Both kinds: the mode may have been another before the restart. Then choose where the next tasks write.
+        Those of this and older generations, and of all kinds: mode and stage may have been others before the restart.
+        Then choose where the next tasks write.
         """
-        staged, prepared = _kinds([c for committables in decided.values() for c in committables])
+        staged, prepared, sealed = kinds_of([c for committables in decided.values() for c in committables])
+        if self.stage == "log" or not self._swept:
+            wal.sweep(open_storage(self.run.location), self.name, generation, {0: sealed})
         old = [c for c in staged if is_legacy(c)]
         run = replace(self.run, take_over=self._sweeps_all)
         with self.server.connect(self.table) as connection:
@@ -215,8 +194,8 @@ class PostgresSink(TwoPhaseCommitSink):
 
     def validate(self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks) -> None:
         """Without an order column, two rows of one key have no last one: refuse them before the decision (I1)."""
-        if self.mode == "upsert" and self._upsert.order_by is None:
-            duplicate = staging.find_duplicate(self.server, self._upsert.key, committables)
+        if self.mode == "upsert" and self.found.upsert.order_by is None:
+            duplicate = staging.find_duplicate(self.server, self.found.upsert.key, committables)
             if duplicate is not None:
                 raise RowError(
                     f"sink {self.name!r}: checkpoint {checkpoint_id} has several rows with key {duplicate}, and "
@@ -225,70 +204,60 @@ class PostgresSink(TwoPhaseCommitSink):
 
     def still_prepared(self, committables: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """See TwoPhaseCommitSink."""
-        staged, prepared = _kinds(committables)
-        with self.server.connect(self.table) as connection:
-            gone = staging.missing(connection, staged) if staged else []
-            held = two_phase.prepared(connection, prepared) if prepared else set()
-        return [c for c in committables if (c["gid"] in held if c in prepared else c not in gone)]
+        return kinds.still_prepared(self.server, self.table, self.run.location, committables)
 
     def as_decided(self, committables: Sequence[Mapping[str, Any]]) -> PostgresSink:
         """See TwoPhaseCommitSink: prepared anew, into the table and beside the ledger of the decision."""
-        _, prepared = _kinds(committables)
+        prepared = kinds_of(committables).prepared
         told = [c for c in prepared if c["version"] > 1]  # version 1 did not say
         if not told or self._run is None:
             return self
         sink = copy.copy(self)
-        sink.mode, sink.repairable, sink.create = "two-phase", True, False
+        sink.mode, sink.stage, sink.repairable, sink.create = "two-phase", "server", True, False
         sink.table, sink.schema = TableName(*told[0]["target"]), told[0]["schema"]
-        sink.asked = sink._upsert = Upsert()
+        sink.asked = Upsert()
         sink.delete_when, sink.schema_change = None, FREEZE if self.schema_change == FREEZE else DISCARD
         assert self.run.schema is not None
         schema = without(self.name, self.run.schema, self.delete_when)
         with self.server.connect(sink.table) as connection:
-            sink._find_table(connection, schema)
-            sink._find_stages(connection)
+            sink._look(connection, schema)
         return sink
 
     def rows_of(self, committables: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch] | None:
         """See TwoPhaseCommitSink. Nobody can look into a prepared transaction."""
-        staged, prepared = _kinds(committables)
-        return None if prepared else staging.rows_of(self.server, staged)
+        if kinds_of(committables).prepared:
+            return None
+        return kinds.rows_of(self.server, self.run.location, committables)
 
     def commit(
         self, checkpoint_id: CheckpointId, committables: Sequence[Mapping[str, Any]], tasks: Tasks
     ) -> Outcome | None:
         """Make the checkpoint visible, in the way it was prepared, whatever the options are now (rule 16)."""
-        staged, prepared = _kinds(committables)
-        if len(staged) + len(prepared) < len(committables):
-            raise ConfigError(
-                f"sink {self.name!r}: checkpoint {checkpoint_id} was prepared by a newer version of holdfast: use that"
-            )
-        outcomes = set()
-        if prepared:
-            ledger = self._ledger_of(prepared)
-            known = self._known.get(ledger.schema, Known())
-            outcomes.add(two_phase.commit(ledger, self.run, checkpoint_id, prepared, known))
-            if checkpoint_id >= known.checkpoint_id:
-                self._known[ledger.schema] = Known(
-                    checkpoint_id, frozenset(c["gid"] for c in prepared), known.commits + 1
-                )
-        if staged:
-            ledger = self._ledger_of(staged)
-            known = self._known.get(ledger.schema, Known())
-            outcomes.add(moving.commit(ledger, self.run, self._options, checkpoint_id, staged, known.checkpoint_id))
-            if checkpoint_id > known.checkpoint_id:
-                self._known[ledger.schema] = Known(checkpoint_id)
-        return outcomes.pop() if len(outcomes) == 1 else Outcome.COMMITTED
+        commits = Commits(self.server, self.name, self.schema, self.run, self._known)
+        outcome = commits.commit(checkpoint_id, committables, tasks, self._options)
+        self._delivered.add(checkpoint_id, kinds_of(committables).logged)
+        return outcome
+
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointId) -> None:
+        """See TwoPhaseCommitSink."""
+        self._delivered.discard(self.run.location, checkpoint_id)
+
+    def shared_paths(self, location: str) -> Sequence[str]:
+        """See TwoPhaseCommitSink; tasks write the log, and one of them reads it."""
+        return (location,) if self.stage == "log" else ()
 
     # -- in the task ------------------------------------------------------------------------------------------------
 
-    def begin(self, task: Task) -> Writer:
+    def begin(self, task: Task) -> Writer | LoggedWriter:
         """See TwoPhaseCommitSink."""
+        found = self.found
+        if found.proof is not None:
+            return LoggedWriter(self.schema, found.target, found.proof, task)
         if self.mode == "two-phase":
-            return PreparingWriter(self.server, self._ledger, self.run, self.target, task, self._place.raw)
-        return StagingWriter(self.server, self._place, self.target, self._upsert, task)
+            return PreparingWriter(self.server, self._ledger, self.run, found.target, task, self._place.raw)
+        return StagingWriter(self.server, self._place, found.target, found.upsert, task)
 
-    def write(self, txn: Writer, batch: pa.RecordBatch) -> None:
+    def write(self, txn: Writer | LoggedWriter, batch: pa.RecordBatch) -> None:
         """See TwoPhaseCommitSink."""
         for column in self.asked.key:
             if batch.column(column).null_count:
@@ -298,11 +267,11 @@ class PostgresSink(TwoPhaseCommitSink):
                 )
         txn.write(batch)
 
-    def pre_commit(self, txn: Writer) -> Mapping[str, Any] | None:
+    def pre_commit(self, txn: Writer | LoggedWriter) -> Mapping[str, Any] | None:
         """See TwoPhaseCommitSink."""
         return txn.prepare()
 
-    def abort(self, txn: Writer) -> None:
+    def abort(self, txn: Writer | LoggedWriter) -> None:
         """See TwoPhaseCommitSink."""
         txn.abort()
 
@@ -321,30 +290,15 @@ class PostgresSink(TwoPhaseCommitSink):
         return self._run
 
     @property
-    def target(self) -> Target:
+    def found(self) -> Found:
         """The table as it was found at the start."""
-        if self._target is None:
+        if self._found is None:
             raise ConfigError(f"sink {self.name!r} was not told the columns of the rows when the query started")
-        return self._target
+        return self._found
 
     @property
     def _ledger(self) -> Ledger:
         return Ledger(self.server, self.schema, self.name)
 
-    def _ledger_of(self, committables: Sequence[Mapping[str, Any]]) -> Ledger:
-        """The one that knows whether they were committed before; the option may have been another then."""
-        return Ledger(self.server, min(c.get("schema", self.schema) for c in committables), self.name)
-
     def _options(self) -> tuple[TableName, Upsert]:
-        return self.target.name, self._upsert
-
-    def _check_columns(self, schema: pa.Schema | None) -> None:
-        if schema is None:
-            return
-        check_order_by(self.name, schema, self.asked.key, self.asked.order_by)
-
-
-def _kinds(committables: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """(staged, prepared); a repair under another mode leaves both in one checkpoint."""
-    known = [c for c in committables if c["version"] <= 4]
-    return [c for c in known if c["kind"] == staging.KIND], [c for c in known if c["kind"] == two_phase.KIND]
+        return self.found.target.name, self.found.upsert

@@ -114,6 +114,23 @@ def blame(sink: str, address: str, table: object, error: Exception, about: str =
     return unreachable(sink, address, trouble.said)
 
 
+def after_decision(where: str, table: str, checkpoint_id: int, trouble: Trouble, kept: str) -> HoldfastError | None:
+    """The error for one of the server's in a commit, if its rows or its table are to blame; `kept`: where rows are."""
+    if trouble.is_about_rows:
+        by = "" if trouble.constraint is None else f" (constraint {trouble.constraint!r})"
+        return RowError(
+            f"{where}: a row of checkpoint {checkpoint_id} does not go into table {table}: {trouble.said}{by}. Nothing "
+            f"is lost, its rows are in {kept}: change the table so that it takes them, or remove what they collide "
+            "with, then start the query again; or end it with `holdfast resolve`"
+        )
+    if trouble.is_about_set_up:
+        return ConfigError(
+            f"{where}: table {table} is not what it was when the query started: {trouble.said}. Nothing is lost, the "
+            f"rows are in {kept}: put it right, then start the query again"
+        )
+    return None
+
+
 def unreachable(sink: str, address: str, why: str) -> SinkError:
     """Worth another try."""
     return SinkError(

@@ -50,7 +50,7 @@ class Writer:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows."""
-        rows = self._to_wire(batch)
+        rows = to_wire(self._target, self._task.sink, batch)
         try:
             self._session.ingest(*(self._raw or self._into), self._marked(rows, batch))
         except HungError as error:
@@ -104,15 +104,6 @@ class Writer:
         """Leave nothing behind."""
         raise NotImplementedError
 
-    def _to_wire(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        try:
-            return self._target.to_wire(batch)
-        except RowError as error:
-            raise RowError(
-                f"sink {self._task.sink!r}: a row does not go into table {self._target.name}: {error}. Change the "
-                "query or the table, or filter such rows out"
-            ) from None
-
     def _execute(self, statement: str, about: str = "") -> None:
         """One statement; `about`: what it is about, for the error."""
         try:
@@ -121,6 +112,17 @@ class Writer:
             raise self._server.hung(error) from None
         except self._session.error as error:
             raise self._server.blame(self._target.name, error, about) from None
+
+
+def to_wire(target: Target, sink: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows as COPY wants them; RowError for a value that the server could not keep as it is."""
+    try:
+        return target.to_wire(batch)
+    except RowError as error:
+        raise RowError(
+            f"sink {sink!r}: a row does not go into table {target.name}: {error}. Change the query or the table, or "
+            "filter such rows out"
+        ) from None
 
 
 def own_rows(table: tuple[str, str], part: int, *, deletes: bool = False) -> str:

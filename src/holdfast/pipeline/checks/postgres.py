@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.connectors.postgres import two_phase
+from holdfast.connectors.postgres import provable, two_phase
 from holdfast.connectors.postgres.catalog import create_statement, find_table
 from holdfast.connectors.postgres.ledger import Ledger
 from holdfast.connectors.postgres.names import quote
@@ -78,13 +78,17 @@ def table(situation: Situation, sink: PostgresSink) -> Iterator[Problem]:
     psycopg, _, _ = drivers()
     with sink.server.connect(sink.table, starting=True) as connection:
         if sink.create and not _there(connection, sink):
+            if sink.stage == "log":
+                provable.check_created(sink.name, sink.table, schema)
             try:
                 connection.undone(create_statement(sink.table, schema, sink.asked.key))
             except (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidSchemaName) as error:
                 yield fatal(f"table {sink.table} is not there, and create: true cannot make it: {said(error)}")
             return
         try:
-            find_table(connection, sink.name, sink.table, schema, sink.asked, sink.schema_change)
+            found, *_ = find_table(connection, sink.name, sink.table, schema, sink.asked, sink.schema_change)
+            if sink.stage == "log":
+                provable.prove(connection, sink.name, found)
         except MissingIndexError as error:
             keys = ", ".join(map(quote, sink.asked.key))
             yield fatal(str(error), f"CREATE UNIQUE INDEX ON {sink.table.sql} ({keys})", check="postgres-upsert-index")
