@@ -59,6 +59,7 @@ def test_it_can_be_used_by_keyboard_alone(all_kinds: Serving, look: Look) -> Non
     page.get_by_role("link", name="orders", exact=True).focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1, name="orders")).to_be_visible()
+    expect(page.locator("#live")).to_have_text("live")  # before that nobody listens to keys
     page.locator(".timeline a").last.focus()
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowLeft")

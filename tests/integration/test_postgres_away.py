@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,14 @@ def stopped(server: PostgresServer, *, all_of_it: bool) -> Iterator[None]:
     """Every process of the server is there and does nothing; without `all_of_it`, new ones still come to life."""
     processes = _children(server.pid) | ({server.pid} if all_of_it else set())
     for process in processes:
-        os.kill(process, signal.SIGSTOP)
+        with suppress(ProcessLookupError):  # one that was about to end when they were listed
+            os.kill(process, signal.SIGSTOP)
     try:
         yield
     finally:
         for process in processes:
-            os.kill(process, signal.SIGCONT)
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
 
 
 def driver_calls(run: Any, data: list[Any]) -> dict[str, Callable[[], Any]]:

@@ -14,6 +14,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.checkpoint.ports import Run
+from holdfast.sinks import wal
 from holdfast.sinks.fan import fanned
 from holdfast.sinks.lanes import Lane
 from tests.unit.inprocess import Endpoint, Engine, PreparingSink
@@ -52,7 +53,7 @@ def test_a_checkpoint_without_rows_of_a_sink_does_not_touch_its_endpoint(
 
         def opened(self: Any, run: Run) -> None:
             self._run = run
-            self._delivered = {}
+            self._delivered = wal.Delivered()
 
         monkeypatch.setattr(type(sink), "open", opened)
         monkeypatch.setattr(type(sink), "close", lambda self: None)

@@ -345,7 +345,7 @@ def test_a_commit_runs_beside_tasks_checks_sweeps_and_pickles(rig: Rig) -> None:
         # Copied as the kernel does; files that a commit has just removed are found gone.
         sink.recover("orders", 0, dict(decided))
         copy = pickle.loads(pickle.dumps(sink))
-        assert copy._delivered == {}
+        assert copy._delivered._handles == {}
         work = [prepared(copy, run, checkpoint_id, checkpoint_id, subtask=n) for n in (0,)]
         sink.validate(checkpoint_id, work, LoopTasks())
         sink.snapshot_state(checkpoint_id)

@@ -8,7 +8,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -220,7 +220,7 @@ class _Deliver:
     run: Run
     checkpoint_id: CheckpointId
     #: subtask -> what is marked, unless the marks are an older copy by now
-    marked: Mapping[int, CheckpointId]
+    marked: Mapping[int, CheckpointId] = field(default_factory=dict)
 
     def __call__(self, handles: Sequence[Mapping[str, Any]]) -> list[Outcome]:
         committer = self.sink.committer
