@@ -36,7 +36,7 @@ explore: setup  ## the property tests with new examples, ten rounds; ROUNDS=2, S
 docs: setup  ## the docs as a site, in site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-architecture: setup  ## draw the house into docs/architecture.md
+architecture: setup  ## draw the code layout into docs/architecture.md
 	@$(BIN)/python -m scripts.architecture
 
 contracts: setup  ## write into docs/contracts.md which tests show which line

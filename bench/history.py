@@ -56,7 +56,7 @@ class Pipeline:
 
     def run(self, coordinator: Coordinator, count: int = 1) -> None:
         for checkpoint_id in range(self.done, self.done + count):
-            coordinator.run(checkpoint_id, LocalBatch([[ROWS]], travels=False))
+            coordinator.run(checkpoint_id, LocalBatch([[ROWS]], copied=False))
             if checkpoint_id % 100 == 99:  # the write-ahead sink may lag, and is not measured
                 coordinator.drain(60.0)
         self.done += count

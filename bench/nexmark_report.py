@@ -11,7 +11,7 @@ from typing import Any
 from bench import kafka_flink
 from bench.kafka_job import ALIKE_SPARK, TWO_PHASE
 from bench.kafka_measure import BROKER, DRIVER, GROUPS, JVM, WORKERS, Measured
-from bench.kafka_report import FLINK, FLOOR, NAMES, ratio, shown
+from bench.kafka_report import FIRST, FLINK, FLOOR, NAMES, ratio, shown
 from bench.kafka_topics import ALIKE
 from bench.report import Bar, Report, describe_machine
 
@@ -85,6 +85,10 @@ def _ratio(ways: Mapping[str, Found], way: str, to: str) -> float | None:
     return ratio({name: one.measured for name, one in ways.items()}, way, to)
 
 
+def _first_after_kill(ways: Mapping[str, Found], way: str) -> Any:
+    return ways[way].killed("first") if way in ways else None
+
+
 def bars(found: Findings) -> list[Bar]:
     """Judged only where both sides were run, and where something was killed."""
     made = []
@@ -94,4 +98,9 @@ def bars(found: Findings) -> list[Bar]:
         if TWO_PHASE in ways and (kills := ways[TWO_PHASE].kills):
             wrong = sum(kill.lost + kill.doubled for kill in kills)
             made.append(Bar(f"{name}, lost and doubled after a kill", wrong, 0, "rows"))
+            if (theirs := _first_after_kill(ways, ALIKE_SPARK)) is not None:
+                mine = _first_after_kill(ways, TWO_PHASE)
+                made.append(
+                    Bar(f"{name}, first row after a kill, to Spark's own told alike", mine / theirs, FIRST, "times")
+                )
     return made

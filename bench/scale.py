@@ -73,7 +73,7 @@ class Pipeline:
 
     def run(self, subtasks: int) -> float:
         """One checkpoint; milliseconds of the driver."""
-        batch = TimedBatch([[ROWS]] * subtasks, travels=False)
+        batch = TimedBatch([[ROWS]] * subtasks, copied=False)
         whole, _ = milliseconds(lambda: self.coordinator.run(self.done, batch))
         self.done += 1
         return whole - batch.seconds * 1000

@@ -1,15 +1,16 @@
-"""`make bench-report`: writes the tables at the end of bench/README.md, and one in the docs, from bench/results/.
+"""`make bench-report`: writes the tables at the end of bench/README.md, the bars in README.md, and a table of the docs.
 
-Nothing there is typed by hand, and tests/unit/test_bench_tables.py fails when the two differ. All runs are listed, also
-those that missed a bar. `--check` writes nothing.
+All of it comes from bench/results/. Nothing there is typed by hand, and tests/unit/test_bench_tables.py fails when the
+two differ. All runs are listed, also those that missed a bar. `--check` writes nothing.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ BEGIN = "<!-- from here on written by `make bench-report`: edit nothing below --
 #: a page of the docs -> the benchmark whose table and picture it shows, between these two lines
 PAGES = {"docs/speed.md": "nexmark"}
 PART, END = "<!-- from here written by `make bench-report` -->", "<!-- to here written by `make bench-report` -->"
+#: Benchmarks of which no whole run of a commit of this repository is kept. The page names them, and a test fails when
+#: another one has none, or one of these has.
+NOT_WHOLE = ("bench-history", "bench-memory", "bench-kafka", "bench-nexmark", "bench-scale")
 #: runs are listed newest first; those beyond this many are only counted
 LISTED = 12
 
@@ -30,15 +34,23 @@ def results(folder: Path) -> list[dict[str, Any]]:
 
 
 def render(folder: Path, targets: Sequence[str]) -> str:
-    """The part below the line; a benchmark without any run is named, too."""
-    kept = results(folder)
-    known = {f"bench-{found['benchmark']}" for found in kept}
+    """The part below the line; a benchmark without a whole run is named, too."""
+    kept = {f"bench-{found['benchmark']}": found for found in results(folder)}
     lines: list[str] = []
-    for found in kept:
+    for found in kept.values():
         lines += ["", *_section(found)]
-    if missing := [f"`make {target}`" for target in targets if target not in known]:
-        lines += ["", f"No run is kept of {', '.join(missing)}."]
+    named = [target for target in targets if target in NOT_WHOLE or target not in kept]
+    if named:
+        lines += ["", "Never run whole, at a commit of this repository:", ""]
+        lines += [f"- `make {target}`: {_why_not_whole(kept.get(target))}" for target in named]
     return "\n".join(lines) + "\n"
+
+
+def _why_not_whole(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "no run is kept"
+    whole = any(not run["options"] for run in found["runs"])
+    return "the code that was measured is not in this repository" if whole else "only told to do less"
 
 
 def shown(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -95,6 +107,28 @@ def part(name: str, folder: Path, page: Path) -> str:
     return "\n".join(lines) + "\n\n"
 
 
+def overview(folder: Path, targets: Sequence[str]) -> str:
+    """Every bar of the newest whole run of each benchmark, also where it was missed, and what was never run whole."""
+    kept = {f"bench-{found['benchmark']}": found["runs"] for found in results(folder)}
+    whole = {target: shown(kept[target]) for target in targets if target in kept and target not in NOT_WHOLE}
+    rows = [
+        (
+            bar["what"],
+            f"{bar['measured']:.3g} {bar['unit']}",
+            _bar(bar).bound,
+            _verdict(bar),
+            f"`make {target}`, {_when(run)}",
+        )
+        for target, run in whole.items()
+        for bar in run["bars"]
+    ]
+    lines = ["", *_table(("bar", "measured", "allowed", "", "by"), rows)]
+    rest = [f"`make {target}`" for target in targets if target not in whole]
+    if rest:
+        lines += ["", f"Not measured whole on this code yet: {', '.join(rest)}."]
+    return "\n".join(lines) + "\n\n"
+
+
 def _line(run: dict[str, Any]) -> tuple[str, ...]:
     bars = (f"{b['what']} {b['measured']:.3g} of {b['allowed']:.3g} {b['unit']} {_verdict(b)}" for b in run["bars"])
     return _when(run), run["commit"], " ".join(run["options"]), str(run["machine"]["load"]), "; ".join(bars)
@@ -117,7 +151,24 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
 
 
-# -- how old they are -----------------------------------------------------------------------------------------------
+# -- what was never run, and how old the rest is --------------------------------------------------------------------
+
+
+def not_whole(folder: Path, targets: Sequence[str], has: Callable[[str], bool]) -> set[str]:
+    """Benchmarks without a whole run of a commit that the repository `has`, the newest run being of one, too."""
+    kept = {f"bench-{found['benchmark']}": found["runs"] for found in results(folder)}
+
+    def good(runs: Sequence[dict[str, Any]]) -> bool:
+        run = shown(runs)
+        return not run["options"] and all(has(str(one["commit"]).rstrip("+")) for one in (run, runs[-1]))
+
+    return {target for target in targets if target not in kept or not good(kept[target])}
+
+
+def in_history(commit: str) -> bool:
+    """Whether this commit is one of those that led to what is checked out."""
+    command = ["git", "merge-base", "--is-ancestor", commit, "HEAD"]
+    return subprocess.run(command, cwd=report.ROOT, capture_output=True, check=False).returncode == 0
 
 
 def releases(changelog: str) -> list[tuple[int, ...]]:
@@ -162,7 +213,7 @@ def with_part(text: str, inner: str) -> str:
     head, begin, rest = text.partition(PART)
     _, end, tail = rest.partition(END)
     if not begin or not end:
-        raise SystemExit(f"a page of the docs lacks {PART!r} or, after it, {END!r}: put them where the table should be")
+        raise SystemExit(f"a page lacks {PART!r} or, after it, {END!r}: put them where the table should be")
     return head + PART + "\n" + inner + END + tail
 
 
@@ -170,6 +221,8 @@ def pages() -> dict[Path, str]:
     """All files that are written, as they should be."""
     readme = report.ROOT / "bench" / "README.md"
     found = {readme: written(readme.read_text(), render(report.RESULTS, bench_targets()))}
+    front = report.ROOT / "README.md"
+    found[front] = with_part(front.read_text(), overview(report.RESULTS, bench_targets()))
     for name, benchmark in PAGES.items():
         page = report.ROOT / name
         found[page] = with_part(page.read_text(), part(benchmark, report.RESULTS, page))

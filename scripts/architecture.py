@@ -1,4 +1,4 @@
-"""`make architecture`: draw the house into docs/architecture.md from the imports and the first lines of its files.
+"""`make architecture`: draw the code layout into docs/architecture.md, from imports and the first lines of its files.
 
 The text around the drawings is written by hand; what is between the marks is written here, and a test compares the two.
 """

@@ -1,5 +1,7 @@
 """`make dist-check`: build wheel and sdist, install each in an empty environment, and pass the demo there.
 
+So must a query by `format("holdfast")`, which Spark finds by the package that is installed.
+
 What is installed is what users get: without this checkout on the path, with the newest dependencies that pyproject.toml
 allows, in a folder that holds nothing.
 """
@@ -19,6 +21,21 @@ ROOT = Path(__file__).resolve().parents[1]
 MINUTES = 15
 #: Shows where the package came from, and that what it ships beside its modules is there.
 LOOK = "import holdfast, pyspark, sys; print(holdfast.__file__, 'on Spark', pyspark.__version__)"
+#: Spark finds the format by the installed package, and workers find it too.
+DOOR = """
+import pathlib, sqlite3
+import holdfast as hf
+spark = hf.session("door", conf={"spark.ui.enabled": "false"})
+pathlib.Path("in").mkdir()
+pathlib.Path("in/1.json").write_text('{"id": 1}\\n{"id": 2}\\n')
+writer = spark.readStream.schema("id long").json("in").writeStream.format("holdfast")
+here = pathlib.Path.cwd()
+writer = writer.options(name="door", checkpointLocation=f"file://{here}/checkpoint", sink="sqlite")
+writer.options(path=f"{here}/out.db", table="orders").trigger(availableNow=True).start().awaitTermination()
+found = sorted(sqlite3.connect("out.db").execute("SELECT id FROM orders"))
+assert found == [(1,), (2,)], found
+print('format("holdfast") delivered', len(found), "rows")
+"""
 
 
 def build(folder: Path) -> list[Path]:
@@ -52,6 +69,7 @@ def check(package: Path, work: Path) -> None:
     run(str(environment / "bin" / "python"), "-c", LOOK)
     run(str(environment / "bin" / "holdfast"), "--version")
     run(str(environment / "bin" / "holdfast"), "demo", "--kills", "2")
+    run(str(environment / "bin" / "python"), "-c", DOOR)
 
 
 def main() -> int:
@@ -73,7 +91,7 @@ def main() -> int:
             if chosen.keep is not None:
                 chosen.keep.mkdir(exist_ok=True)
                 shutil.copy(package, chosen.keep)
-    print("dist-check: wheel and sdist install in an empty environment and pass the demo there")
+    print("dist-check: wheel and sdist install in an empty environment; demo and format run there")
     return 0
 
 

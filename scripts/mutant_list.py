@@ -185,7 +185,7 @@ KERNEL = (
     mutant(
         "a stop does not wait for the checkpoint under way",
         "spark/query.py",
-        "self._wait_for_checkpoint(live, began + min(CURRENT, timeout))",
+        "self._wait_for_checkpoint(running, began + min(CURRENT, timeout))",
         "pass",
         FAILURES,
     ),
@@ -268,14 +268,14 @@ WAYS_OUT = (
 SINKS = (
     mutant(
         "SQLite: a repeated commit inserts again",
-        "connectors/sqlite*.py",
+        "connectors/sqlite/*.py",
         "if ledger.get(run.lineage, -1) >= self.checkpoint_id:",
         "if False:",
         f"{CRASH}[05-sqlite-lost]",
     ),
     mutant(
         "SQLite: the ledger row is not written",
-        "connectors/sqlite*.py",
+        "connectors/sqlite/*.py",
         "connection.execute(_ADD_TO_LEDGER, row)",
         "pass",
         f"{CRASH}[05-sqlite-lost]",
@@ -311,9 +311,30 @@ SINKS = (
     mutant(
         "Kafka write-ahead: the mark is not looked at",
         "connectors/kafka/sink/write_ahead.py",
-        "if lane.published <= self.checkpoint_id:",
+        "if publisher.published <= self.checkpoint_id:",
         "if True:",
         f"{CRASH}[01-05-06-07-kafka-both-one-after-the-other]",
+    ),
+    mutant(
+        "a batch that a stop cancels is not undone by a sink that needs a moment",
+        "checkpoint/sweeps.py",
+        "seconds, over = min(seconds, STOPPED), lambda: False",
+        "pass",
+        "tests/unit/test_hanging_sweeps.py::test_s6_a_batch_that_a_stop_cancels_is_undone_unless_the_endpoint_hangs",
+    ),
+    mutant(
+        "Kafka write-ahead: the mark is read before the id is owned",
+        "connectors/kafka/sink/write_ahead.py",
+        "producer.initialise()\n "
+        'group = ids.mark_group(publisher_id, handles[0].get("lineage", self.run.lineage))\n '
+        "# Stable: what our predecessor committed counts, and its mark may be on its way. It cannot wait for long:\n "
+        "# nobody else writes this group, and whatever the publisher had open is ended by now.\n "
+        "found = self._read(group)",
+        'group = ids.mark_group(publisher_id, handles[0].get("lineage", self.run.lineage))\n '
+        "found = self._read(group)\n "
+        "producer.initialise()",
+        "tests/integration/test_kafka_modes.py::TestWriteAhead::"
+        "test_rule_9_what_another_worker_publishes_until_ours_owns_the_id_is_seen_by_it",
     ),
     mutant(
         "PostgreSQL ledger: a repeated commit inserts again",

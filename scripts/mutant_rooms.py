@@ -8,7 +8,7 @@ from mutant_savepoints import SAVEPOINTS
 ORDERS, KILLS = "tests/unit/test_orders.py", "tests/unit/test_orders_kills.py"
 COMMITTERS, MARKS = "tests/unit/test_committers.py", "tests/unit/test_marks.py"
 SQLITE, SQLITE_AFTER = "tests/unit/test_sqlite_sink.py", "tests/unit/test_sqlite_after_decision.py"
-LANES, LETTERS = "tests/unit/test_lanes.py", "tests/unit/test_dead_letters.py"
+SELECTIONS, LETTERS = "tests/unit/test_selection.py", "tests/unit/test_dead_letters.py"
 FLOOR = "tests/unit/test_floor.py"
 FILES, FILES_AFTER = "tests/unit/test_file_sink.py", "tests/unit/test_file_after_decision.py"
 FILES_SHOWN = "tests/unit/test_file_shown.py"
@@ -142,14 +142,14 @@ MARKS_KEPT = (
     mutant(
         "committers: the newest mark of all speaks for every subtask",
         "sinks/write_ahead.py",
-        "check_subtasks(run, where, self.name, self.committer.is_checkpoint_committed)",
+        "check_subtasks(run, self._where, self.name, self.committer.is_checkpoint_committed)",
         "pass",
         MARKS,
     ),
     mutant(
         "committers: marks that were restored are taken for whole",
         "sinks/write_ahead.py",
-        "check_ledger(run, where, ledger, sink=self.name)",
+        "check_ledger(run, self._where, ledger, sink=self.name)",
         "pass",
         MARKS,
     ),
@@ -166,7 +166,7 @@ MARKS_KEPT = (
 EMBEDDED = (
     mutant(
         "SQLite: two drivers look into the ledger before one of them writes",
-        "connectors/sqlite.py",
+        "connectors/sqlite/sink.py",
         'connection.execute("BEGIN IMMEDIATE")\n try:',
         'connection.execute("BEGIN DEFERRED")\n try:',
         SQLITE,
@@ -174,21 +174,21 @@ EMBEDDED = (
     ),
     mutant(
         "SQLite: rows are not tried before the decision",
-        "connectors/sqlite.py",
+        "connectors/sqlite/sink.py",
         "if self._trial is not None and self._tried is not None:",
         "if False:",
         SQLITE,
     ),
     mutant(
         "SQLite: a commit goes by the options of today",
-        "connectors/sqlite.py",
+        "connectors/sqlite/sink.py",
         "table = into[0] if into else self.table",
         "table = self.table",
         SQLITE_AFTER,
     ),
     mutant(
         "SQLite: a commit does not look whose name it is by now",
-        "connectors/sqlite.py",
+        "connectors/sqlite/sink.py",
         "if any(lineage != run.lineage for lineage in ledger):",
         "if False:",
         SQLITE,
@@ -196,21 +196,21 @@ EMBEDDED = (
     ),
     mutant(
         "SQLite: a restored file is taken for whole",
-        "connectors/sqlite.py",
+        "connectors/sqlite/sink.py",
         "check_ledger(self.run, self._where, self._found, sink=self.name)",
         "pass",
         SQLITE_AFTER,
     ),
     mutant(
         "SQLite: a file that is gone is made anew by a commit",
-        "connectors/sqlite_table.py",
+        "connectors/sqlite/table.py",
         "{'rwc' if create else 'rw'}",
         "rwc",
         SQLITE_AFTER,
     ),
     mutant(
         "SQLite: a checkpoint is not durable when it is acknowledged",
-        "connectors/sqlite_table.py",
+        "connectors/sqlite/table.py",
         'connection.execute("PRAGMA synchronous=FULL")',
         'connection.execute("PRAGMA synchronous=OFF")',
         SQLITE,
@@ -222,14 +222,14 @@ EMBEDDED = (
 TAKEN_OVER = (
     mutant(
         "take-over: SQLite's ledger keeps the other location's marks",
-        "connectors/sqlite.py",
+        "connectors/sqlite/sink.py",
         "self._ledger.take_over(connection, self._committed)",
         "pass",
         SQLITE_AFTER,
     ),
     mutant(
         "take-over: SQLite forgets what this location has committed",
-        "connectors/sqlite_table.py",
+        "connectors/sqlite/table.py",
         "self.add(connection, committed, 0)",
         "pass",
         SQLITE_AFTER,
@@ -339,38 +339,38 @@ TAKEN_OVER = (
 ROUTES = (
     mutant(
         "routes: a sink gets the rows of all",
-        "sinks/lanes.py",
+        "sinks/selection.py",
         "return rows.filter(wanted), None",
         "return rows, None",
-        LANES,
+        SELECTIONS,
     ),
     mutant(
         "routes: bad rows go to the sink, too",
-        "sinks/lanes.py",
+        "sinks/selection.py",
         "return rows.filter(good), rows.filter(marked)",
         "return rows, rows.filter(marked)",
-        LANES,
+        SELECTIONS,
     ),
     mutant(
         "routes: a row of which nobody knows whether it is bad is bad",
-        "sinks/lanes.py",
+        "sinks/selection.py",
         "bad = pc.fill_null(batch.column(self.reject), fill_value=False)",
         "bad = pc.fill_null(batch.column(self.reject), fill_value=True)",
-        LANES,
+        SELECTIONS,
     ),
     mutant(
         "routes: a repair looks at rows of other sinks",
         "sinks/subtask.py",
-        "digest.add(lane.split(batch)[0])",
+        "digest.add(selection.split(batch)[0])",
         "digest.add(batch)",
-        LANES,
+        SELECTIONS,
     ),
     mutant(
         "routes: sinks with rows of their own share a stream",
         "sinks/subtask.py",
-        "by_lane.setdefault(lanes.get(channel.sink.name, WHOLE), [])",
-        "by_lane.setdefault(WHOLE, [])",
-        LANES,
+        "by_selection.setdefault(selections.get(channel.sink.name, WHOLE), [])",
+        "by_selection.setdefault(WHOLE, [])",
+        SELECTIONS,
     ),
 )
 

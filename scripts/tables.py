@@ -23,9 +23,10 @@ _BLOCK = re.compile(r"(<!-- (options|metrics):? ?(\w*) -->\n).*?(<!-- end -->)",
 def options(name: str) -> str:
     """The options of a public class or function."""
     rows = [
-        f"| `{option.name}` | {_marked(option.shown)} | {option.help} |" for option in options_of(getattr(hf, name))
+        f"| `{option.name}` | {option.takes} | {_marked(option.shown)} | {option.help} |"
+        for option in options_of(getattr(hf, name))
     ]
-    return "\n".join(["| option | default | what it is |", "|---|---|---|", *rows])
+    return "\n".join(["| option | what it may be | default | what it is |", "|---|---|---|---|", *rows])
 
 
 def _marked(default: str) -> str:

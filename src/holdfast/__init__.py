@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.connectors.kafka.source.start import StartFrom
     from holdfast.connectors.kafka.source.whole import WholeCheckpoint, read_whole_checkpoints
     from holdfast.connectors.postgres.sink import PostgresSink
-    from holdfast.connectors.sqlite import SqliteSink
+    from holdfast.connectors.sqlite.sink import SqliteSink
     from holdfast.connectors.stdout import StdoutSink
     from holdfast.core.model import Outcome, PendingCheckpoint
     from holdfast.core.naming import Task, parse_token
@@ -105,7 +105,7 @@ _HOMES = {
     "Rolling": "holdfast.connectors.files.rolling",
     "Run": "holdfast.checkpoint.ports",
     "SqlCheckpointCommitter": "holdfast.committers.sql",
-    "SqliteSink": "holdfast.connectors.sqlite",
+    "SqliteSink": "holdfast.connectors.sqlite.sink",
     "StartFrom": "holdfast.connectors.kafka.source.start",
     "StdoutSink": "holdfast.connectors.stdout",
     "Task": "holdfast.core.naming",

@@ -29,6 +29,7 @@ from holdfast.testing.audit import audit
 from tests.integration.checking import situation
 from tests.servers.clouds import HOST, KEY, Azurite
 from tests.servers.object_store import StoreServer
+from tests.servers.races import race_processes, race_threads
 from tests.unit.inprocess import Endpoint, Engine, SendingSink
 
 MEGABYTE = 1 << 20
@@ -37,26 +38,11 @@ large = pytest.mark.filterwarnings("ignore:Sending a large body directly:Resourc
 
 
 def test_r4_of_sixteen_racing_threads_one_creates_the_name(location: str) -> None:
-    stores = [open_storage(location) for _ in range(16)]
-    for number in range(30):
-        name = f"decisions/0.{number}.json"
-        with ThreadPoolExecutor(16) as pool:
-            won = [pool.submit(stores[i].create, name, b"%d" % i) for i in range(16)]
-        told = [answer.result() for answer in won]
-        assert told.count(True) == 1
-        assert stores[0].read(name) == b"%d" % told.index(True)
-
-
-def _create(arguments: tuple[str, int]) -> bool:
-    location, number = arguments
-    return open_storage(location).create("generations/0", b"%d" % number)
+    race_threads(location, (f"decisions/0.{number}.json" for number in range(30)))
 
 
 def test_r4_of_racing_processes_one_creates_the_name(location: str) -> None:
-    with multiprocessing.get_context("spawn").Pool(4) as pool:
-        won = pool.map(_create, [(location, i) for i in range(16)], chunksize=1)
-    assert won.count(True) == 1
-    assert open_storage(location).read("generations/0") == b"%d" % won.index(True)
+    race_processes(location)
 
 
 def test_a_forked_process_has_a_client_of_its_own(location: str) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, RowError
 from holdfast.sinks.order import is_older
 from holdfast.testing.local import LocalBatch, LocalQuery
 from tests.servers.cassandra import CassandraServer
@@ -35,6 +35,11 @@ ORDERS: dict[str, tuple[pa.DataType, str, list[Any]]] = {
             datetime.datetime(1960, 1, 1, tzinfo=UTC),
             *(datetime.datetime(2024, 10, 27, h, 30, tzinfo=UTC) for h in (0, 1)),
         ],
+    ),
+    "microseconds": (
+        pa.timestamp("us", "UTC"),
+        "timestamp",
+        [datetime.datetime(2024, 10, 27, 0, 30, 0, 123_000 + more, tzinfo=UTC) for more in (0, 1, 2)],
     ),
     "text": (pa.string(), "text", ["", "9", "é"]),
 }
@@ -95,9 +100,6 @@ def test_i1_order_by_in_sqlite(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", ORDERS)
 def test_i1_order_by_in_postgres(postgres: PostgresServer, tmp_path: Path, kind: str) -> None:
     dsn = postgres.new_database()
-    if kind == "text":
-        # The server compares text as the column's collation says: by bytes only where that is "C".
-        execute(dsn, 'CREATE TABLE t (k text PRIMARY KEY, at text COLLATE "C", v text)')
     upsert = {"mode": "upsert", "key": ["k"], "create": True}
     check(
         tmp_path,
@@ -107,7 +109,7 @@ def test_i1_order_by_in_postgres(postgres: PostgresServer, tmp_path: Path, kind:
     )
 
 
-@pytest.mark.parametrize("kind", ORDERS)
+@pytest.mark.parametrize("kind", [kind for kind in ORDERS if kind != "microseconds"])
 def test_i1_order_by_in_cassandra(cassandra: CassandraServer, tmp_path: Path, kind: str) -> None:
     keyspace = f"orders_{uuid.uuid4().hex[:8]}"
     replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
@@ -120,6 +122,27 @@ def test_i1_order_by_in_cassandra(cassandra: CassandraServer, tmp_path: Path, ki
         lambda **options: hf.CassandraSink(**place, **options),
         lambda: {row["k"]: row["v"] for row in cassandra.execute(f"SELECT k, v FROM {keyspace}.t")},
     )
+
+
+def test_i1_an_order_that_cassandra_would_cut_is_refused_before_the_decision(
+    cassandra: CassandraServer, tmp_path: Path
+) -> None:
+    """It keeps milliseconds: of two rows that differ by less an older one would replace a newer one."""
+    keyspace = f"orders_{uuid.uuid4().hex[:8]}"
+    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    cassandra.execute(f"CREATE KEYSPACE {keyspace} WITH replication = {replication}")
+    cassandra.execute(f"CREATE TABLE {keyspace}.t (k text PRIMARY KEY, at timestamp, v text)")
+    arrow, _, values = ORDERS["microseconds"]
+    schema = pa.schema([("k", pa.string()), ("at", arrow), ("v", pa.string())])
+    query = LocalQuery(str(tmp_path / "checkpoint"), "orders", schema)
+    run = query.start([hf.CassandraSink(keyspace=keyspace, table="t", order_by="at", **cassandra.options)])
+    rows = pa.RecordBatch.from_pylist([{"k": "a", "at": values[M], "v": "x"}], schema=schema)
+    with pytest.raises(
+        RowError, match=r"column 'at' \(timestamp\): '2024-10-27 00:30:00.123001' is finer than a milli"
+    ):
+        run.run(0, LocalBatch([[rows]]))
+    assert query.storage.walk("decisions") == []
+    run.close()
 
 
 def test_an_order_that_has_none_is_refused_by_the_sink_that_has_none(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def read_table(dsn, table="t"):
 
 @pytest.mark.parametrize(
     "options",
-    [{"mode": "ledger"}, {"stage": "log"}, {"mode": "two-phase"}, {"mode": "upsert", "key": ["id"]}],
+    [{"stage": "server"}, {"stage": "log"}, {"mode": "two-phase"}, {"mode": "upsert", "key": ["id"]}],
     ids=["ledger", "log", "two-phase", "upsert"],
 )
 def test_each_mode_keeps_the_contract(dsn, options):

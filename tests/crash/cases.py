@@ -17,6 +17,7 @@ from tests.crash import (
     stores_scenarios,
 )
 from tests.crash.bucket_work import BucketWork
+from tests.crash.door_work import DoorWork
 from tests.crash.harness import Work
 from tests.crash.kafka_work import MODES, KafkaWork
 from tests.crash.scenarios import Case
@@ -75,6 +76,8 @@ def _work(case: Case, folder: Path, server: Callable[[str], Any]) -> Iterator[Wo
         kind = Three if case.sink == "three" else StoresWork
         with closing(kind(folder, case.sink, server)) as stores_work:
             yield stores_work
+    elif case.sink == "door":
+        yield DoorWork(folder, "sqlite")
     elif case.sink in routes_scenarios.SINKS:
         yield routes_scenarios.RoutesWork(folder, case.sink)
     else:

@@ -14,10 +14,10 @@ from tests.crash.scenarios import Case, Scenario, crash_then_restart
 from tests.servers.spark_cluster import SparkCluster
 
 POINT, TITLE = 15, "an executor of a real cluster is killed"
-#: `three` is Kafka, PostgreSQL and files under one decision.
+#: `three` is Kafka, PostgreSQL and files under one decision; `door` is SQLite by format("holdfast").
 SINKS = (
     "sqlite", "write-ahead", "files", "postgres", "postgres-log", "postgres-two-phase", "kafka", "kafka-write-ahead",
-    "cassandra", "three",
+    "cassandra", "three", "door",
 )  # fmt: skip
 #: Sinks whose rows are sent by tasks, after the decision.
 DELIVERED_BY_TASKS = ("write-ahead", "kafka-write-ahead", "cassandra", "postgres-log")
@@ -186,6 +186,7 @@ def decommissioned(fault: str, then: Callable[[Work, Driver], None] = ended_well
         assert any("decommission" in reason.lower() for reason in reasons), reasons
         if then is not ended_well:
             work.run_clean()
+            assert_other_ports(work)
         work.assert_clean()
 
     return scenario
@@ -195,7 +196,22 @@ def _killed(work: Work, driver: Driver) -> None:
     assert driver.wait(300) == -signal.SIGKILL, work.log()
 
 
+def driver_killed(work: Work) -> None:
+    """A driver dies between decision and commit; the next one goes on."""
+    crash_then_restart("decision=kill-after@2")(work)
+    assert_other_ports(work)
+
+
+def assert_other_ports(work: Work) -> None:
+    """Each driver listened elsewhere: executors of a dead one find nobody, and nothing that they have is needed."""
+    ports = [event["Spark Properties"]["spark.driver.port"] for event in work.events("EnvironmentUpdate")]
+    assert len(ports) == len(set(ports)) == work.runs > 1, ports
+
+
 def _column(sink: str) -> dict[str, Scenario]:
+    if sink == "door":
+        # Its tasks meet what all tasks do; what it does itself is beside the driver, see tests.crash.doors_matrix.
+        return {"both": executors_killed("task.write=stop", "task.prepared=stop@2")}
     ways: dict[str, Scenario] = {
         "in a task": executors_killed("task.write=stop"),
         "prepared": executors_killed("task.prepared=stop"),
@@ -204,7 +220,7 @@ def _column(sink: str) -> dict[str, Scenario]:
         "shuffle files lost": shuffle_files_lost,
         "dynamic allocation": executors_released,
         "decommissioned": decommissioned("task.write=stop"),
-        "driver killed": crash_then_restart("decision=kill-after@2"),
+        "driver killed": driver_killed,
         "decommissioned, driver killed": decommissioned("task.write=stop,decision=kill-after@2", _killed),
     }
     if sink in DELIVERED_BY_TASKS:

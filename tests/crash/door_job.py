@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
+from tests.crash import kafka_job
 from tests.spark_conf import FAST
 
 SCHEMA = "id long, word string, at timestamp"
@@ -20,11 +21,26 @@ SCHEMA = "id long, word string, at timestamp"
 
 def made_sinks(spec: dict[str, Any]) -> list[dict[str, Any]]:
     """Those of tests.crash.job, as a job file has them."""
+    if "out" in spec:
+        servers = spec["servers"]
+        return [{"kafka": {"bootstrap_servers": servers, "topic": t, "mode": m}} for m, t in spec["out"].items()]
+    if "stores" in spec:
+        # Files are completed with every checkpoint: otherwise no row would be seen before the end.
+        whole = {"files": {"rolling": {"age": "0s"}}}
+        return [{kind: {**options, **whole.get(kind, {})}} for kind, options in spec["stores"]]
     if spec["sink"] == "sqlite":
         return [{"sqlite": {"path": f"{spec['work']}/out.db", "table": table}} for table in ("orders", "copy")]
     folder = Path(spec["work"], "endpoint")
     folder.mkdir(exist_ok=True)
     return [{"python": {"class": "tests.crash.job.FolderEndpoint", "options": {"folder": str(folder)}}}]
+
+
+def read(spark: SparkSession, spec: dict[str, Any]) -> DataFrame:
+    """The input, a file or a part of the topic a batch."""
+    if "out" in spec:
+        return kafka_job.read(spark, spec)
+    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(f"{spec['work']}/in")
+    return source.repartition(spec.get("partitions", 2))
 
 
 def main() -> None:
@@ -34,15 +50,12 @@ def main() -> None:
     if "remote" in spec:
         spark = SparkSession.builder.remote(spec["remote"]).getOrCreate()
     else:
-        spark = hf.session("doors", conf={**FAST, "spark.master": "local[2]"})
+        told = {**FAST, "spark.master": spec.get("master", "local[2]"), **spec.get("conf", {})}
+        spark = hf.session("doors", kafka="out" in spec, conf=told)
         spark.sparkContext.setLogLevel("ERROR")
-    frame = (
-        spark.readStream.schema(SCHEMA)
-        .option("maxFilesPerTrigger", 1)
-        .json(f"{work}/in")
-        .repartition(spec.get("partitions", 2))
-    )
-    location = {"name": "crash-test", "checkpoint_location": f"{work}/checkpoint"}
+    name = spec.get("name", "crash-test")
+    frame = read(spark, spec)
+    location = {"name": name, "checkpoint_location": f"{work}/checkpoint"}
     if spec.get("through") == "write_stream":
         made = [hf.SqliteSink(one["sqlite"]["path"], one["sqlite"]["table"]) for one in sinks]
         writer = hf.write_stream(frame, made, **location)
@@ -53,7 +66,7 @@ def main() -> None:
             assert "classic SparkSession" in str(error), error
     else:
         writer = frame.writeStream.format("holdfast").option("checkpointLocation", f"{work}/checkpoint")
-        writer = writer.options(name="crash-test", sinks=json.dumps(sinks))
+        writer = writer.options(name=name, sinks=json.dumps(sinks))
     writer.trigger(availableNow=True).start().awaitTermination()
 
 

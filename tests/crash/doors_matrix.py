@@ -1,6 +1,6 @@
 """`make doors`: the points of the fault matrix through `format("holdfast")`, on real drivers, one line a case.
 
-`python -m tests.crash.doors_matrix [WORD]` runs those whose name holds it. `make test` runs the points against the
+`python -m tests.crash.doors_matrix [WORDS]` runs those whose name holds it. `make test` runs the points against the
 process alone (tests/unit/test_door_process.py) and a few pipelines whole (tests/crash/test_doors.py).
 """
 
@@ -9,11 +9,15 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+from tests.crash.door_work import DoorWork, FilesDoor, KafkaDoor
+from tests.crash.kafka_work import MODES
+from tests.crash.matrix import Servers
 from tests.crash.scenarios import SENT_AGAIN, deleted_checkpoint, half_a_checkpoint, old_checkpoint, partitions_change
-from tests.crash.test_doors import DoorWork
+from tests.crash.stores_work import STORES
 
 #: Also those that the matrix of hf.write_stream has at points 1 to 6.
 FAULTS = (
@@ -41,7 +45,8 @@ def cases() -> dict[str, Callable[[DoorWork], None]]:
     """Name -> what is done; the name begins with the sink."""
     found = {f"sqlite {fault}": through(fault) for fault in FAULTS}
     found |= {f"write-ahead {fault}": through(fault) for fault in (*FAULTS, *OF_LOGS)}
-    for sink in ("sqlite", "write-ahead"):
+    found |= {f"{sink} {fault}": through(fault) for sink in ("kafka", "files") for fault in FAULTS}
+    for sink in ("sqlite", "write-ahead", "kafka", "files"):
         found |= {
             f"{sink} partitions change, decided": partitions_change("decision=kill-after@2"),
             f"{sink} partitions change, undecided": partitions_change("decision=kill@2"),
@@ -52,9 +57,31 @@ def cases() -> dict[str, Callable[[DoorWork], None]]:
     return found
 
 
+@contextmanager
+def work_for(sink: str, folder: Path, servers: Servers) -> Iterator[DoorWork]:
+    """A folder for a case."""
+    if sink in MODES:
+        with closing(KafkaDoor(folder, sink, servers("kafka", False))) as kafka:
+            yield kafka
+    elif sink in STORES:
+        with closing(FilesDoor(folder, sink, lambda name: servers(name, False))) as files:
+            yield files
+    else:
+        yield DoorWork(folder, sink)
+
+
 def main() -> int:
+    """Run those that were asked for, with the servers that they need."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-doors-") as folder:
+        servers = Servers(Path(folder))
+        try:
+            return run(sys.argv[1] if len(sys.argv) > 1 else "", servers)
+        finally:
+            servers.stop()
+
+
+def run(wanted: str, servers: Servers) -> int:
     """Run them, and say which failed."""
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
     failed = 0
     for name, scenario in cases().items():
         if wanted not in name:
@@ -63,7 +90,8 @@ def main() -> int:
         # The process beside a driver that has ended is about to end, and may still write its last words there.
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             try:
-                scenario(DoorWork(Path(folder) / "work", name.partition(" ")[0]))
+                with work_for(name.partition(" ")[0], Path(folder) / "work", servers) as work:
+                    scenario(work)
                 told = "ok"
             except AssertionError as error:
                 failed, told = failed + 1, f"FAILED: {error}"

@@ -30,6 +30,10 @@ from tests.servers.kafka_cluster import KafkaCluster
 SOURCE = (8000, 6000, 6000)
 CHECKPOINTS = 4
 OUT_PARTITIONS = 3
+#: of a transactional id at its coordinator, as Kafka calls them
+STATES = (
+    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence",
+)  # fmt: skip
 #: The modes a kind of work writes in, one topic each.
 MODES = {
     "kafka": ("two-phase",),
@@ -151,6 +155,11 @@ class KafkaWork(Work):
             name = escape(self.name)
             found = [t for prefix in ("hfk1", "hfw1") for t in client.ongoing(f"{prefix}-{name}-")]
         return [t.ref.transactional_id for t in found]
+
+    def transactional_ids(self) -> list[str]:
+        """Every id of this pipeline that the broker keeps, whatever became of its last transaction."""
+        with TransactionClient(self._settings) as client:
+            return sorted({name for state in STATES for name in client.named(f"hfk1-{escape(self.name)}-", state)})
 
     def wait_until_swept(self) -> None:
         """Until the broker has given up all transactions of this pipeline that are past their timeout."""

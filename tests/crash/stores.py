@@ -129,7 +129,7 @@ class Postgres(Store):
     kind = "postgres"
 
     def __init__(self, dsn: str, table: str, mode: str, columns: str = "id bigint, word text, at timestamptz") -> None:
-        how = {"mode": "ledger", "stage": "log"} if mode == "log" else {"mode": mode}
+        how = {"mode": "ledger", "stage": "log"} if mode == "log" else {"mode": mode, "stage": "server"}
         self._dsn, self._table, self._mode = dsn, table, how["mode"]
         self._column = columns.split()[0]
         self.options = {"dsn": dsn, "table": table, **how}

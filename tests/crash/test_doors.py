@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pyarrow.dataset
@@ -21,43 +21,12 @@ import pytest
 
 from holdfast.core import faults
 from holdfast.spark import class_archive
-from tests.crash.harness import ROOT, Work, _source, status
-from tests.crash.processes import Driver, end, state_of, wait_for
+from tests.crash.door_work import DoorWork, beside, end_all
+from tests.crash.harness import ROOT, _source, status
+from tests.crash.processes import end, state_of, wait_for
 
 SPARK = Path(pyspark.__file__).parent
 EXAMPLE = ROOT / "examples" / "pipelines"
-
-
-class DoorWork(Work):
-    """The same input and endpoints as the fault matrix, through the door."""
-
-    module = "tests.crash.door_job"
-
-    def assert_log_clean(self) -> None:
-        """The process beside the driver outlives the query, and throws away what nobody needs when it comes to it."""
-        wait_for(lambda: not list((self.log_folder / "wal").rglob("*.arrow")), "an empty log", 60)
-        super().assert_log_clean()
-
-
-def beside(session: int) -> list[int]:
-    """The processes of ours beside the drivers of a session."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            words = path.read_text().rpartition(")")[2].split()
-            command = (path.parent / "cmdline").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(words[3]) == session and "holdfast.doors.beside" in command and words[0] not in "ZX":
-            found.append(int(path.parent.name))
-    return found
-
-
-def end_all(driver: Driver) -> None:
-    """Kill a driver with all that it has started, our process first."""
-    for pid in beside(driver.pid):
-        os.kill(pid, signal.SIGKILL)
-    end(driver)
 
 
 @pytest.mark.contract("T2")
@@ -87,7 +56,10 @@ def test_a_driver_that_was_paused_finds_itself_fenced(tmp_path: Path) -> None:
         wait_for(lambda: state_of(zombie) == "T", "the pause")
         run = work.runs
         work.run_clean()
-        os.kill(zombie, signal.SIGCONT)
+        # Spark ends workers that were idle for a minute, and the kernel wakes what these leave: on a slow machine
+        # it has woken up by itself, met the fence and ended.
+        with suppress(ProcessLookupError):
+            os.kill(zombie, signal.SIGCONT)
         assert driver.wait(180) != 0, "the zombie went on as if nothing had happened"
         assert "FencedError" in work.log(run), work.log(run)
     finally:
@@ -96,8 +68,8 @@ def test_a_driver_that_was_paused_finds_itself_fenced(tmp_path: Path) -> None:
 
 
 @contextmanager
-def connect_server(folder: Path) -> Iterator[str]:
-    """A Spark Connect server of its own process, as `start-connect-server.sh` starts it."""
+def connect_server(folder: Path, **more: str) -> Iterator[str]:
+    """A Spark Connect server of its own process, as `start-connect-server.sh` starts it; killed at the end."""
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -108,11 +80,11 @@ def connect_server(folder: Path) -> Iterator[str]:
     }  # fmt: skip
     command = [SPARK / "bin" / "spark-submit", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
     settings = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
-    log = folder / "server.log"
+    log = folder / "log"
     with log.open("wb") as file:
         server = subprocess.Popen(
             [*command, *settings, next((SPARK / "jars").glob("spark-connect_*.jar"))],
-            cwd=ROOT, env=environment(), stdout=file, stderr=file, start_new_session=True,
+            cwd=ROOT, env=environment(**more), stdout=file, stderr=file, start_new_session=True,
         )  # fmt: skip
     try:
         wait_for(lambda: _listens(port) or server.poll() is not None, "the server")
@@ -139,18 +111,25 @@ def environment(**more: str) -> dict[str, str]:
     return {**env, "SPARK_LOCAL_IP": "127.0.0.1", **more}
 
 
-def test_spark_connect_by_write_stream_and_by_format(tmp_path: Path) -> None:
+@pytest.mark.contract("T2")
+def test_t2_a_spark_connect_server_killed_after_a_decision_and_started_again(tmp_path: Path) -> None:
+    """By hf.write_stream until it is killed; then by the format, which goes on with the same pipeline."""
     work = DoorWork(tmp_path / "work", "sqlite")
+    once = tmp_path / "once"
+    once.mkdir()
+    with connect_server(tmp_path, **{faults.VARIABLE: "decision=stop-after@2", faults.ONCE: str(once)}) as remote:
+        client = work.start(remote=remote, through="write_stream")
+        try:
+            wait_for(lambda: (once / "decision").exists() or client.poll() is not None, "the second decision")
+            assert client.poll() is None, work.log() + said(tmp_path)
+            wait_for(lambda: len(work.records("decision")) == 2, "its record")
+            assert not work.is_complete(1)
+        finally:
+            end(client)  # it would look for the server for minutes; the query is the server's, and goes on without it
     with connect_server(tmp_path) as remote:
-        for number, through in enumerate(("write_stream", "format")):
-            if number:
-                work.add_input(work.checkpoints)
-                work.checkpoints += 1
-            assert work.run(remote=remote, through=through) == 0, (
-                work.log() + (tmp_path / "server.log").read_text()[-4000:]
-            )
+        assert work.run(remote=remote, through="format") == 0, work.log() + said(tmp_path)
         work.assert_clean()
-    assert status(work).returncode == 0
+        assert status(work).returncode == 0
 
 
 def test_a_declarative_pipeline_killed_in_the_middle_and_run_again(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.connectors.kafka.sink import ids
+from holdfast.core.passes import PASSES, RING, TURNS
 from tests.crash.kafka_work import KafkaWork
 from tests.crash.processes import end, parent_of, state_of, wait_for, wait_until_stopped
 from tests.servers.kafka import KafkaBroker
@@ -33,6 +34,20 @@ def test_partitions_go_from_2_to_8_to_3_with_a_crash_at_each(work: KafkaWork) ->
     work.crash("task.prepared=kill", partitions=3)
     work.run_clean(partitions=3)
     work.assert_clean()
+    assert_ids_are_bounded(work, {0: 2, 1: 8, 2: 3, 3: 3})
+
+
+def assert_ids_are_bounded(work: KafkaWork, widths: dict[int, int]) -> None:
+    """What the broker keeps: no more than the places that runs of these widths take turns with."""
+    kept = [found for found in map(ids.parse, work.transactional_ids()) if found is not None]
+    assert len(kept) == len(work.transactional_ids()), "each says whose it is"
+    assert {found.generation for found in kept} == set(widths)
+    for generation, width in widths.items():
+        own = [found for found in kept if found.generation == generation]
+        assert {found.subtask for found in own} <= set(range(width))
+        assert {found.attempt % PASSES for found in own} <= set(range(TURNS)), "these take turns while all goes well"
+        assert len(own) <= width * TURNS * RING
+        assert len(own) <= width * work.checkpoints, "and no checkpoint takes more than one for each subtask"
 
 
 def paused_task(work: KafkaWork) -> int:

@@ -42,7 +42,8 @@ class Query:
         self.local = LocalQuery(str(folder), name, schema)
 
     def sink(self, table: str = "t", **options: Any) -> hf.PostgresSink:
-        return hf.PostgresSink(self.dsn, table, **options)
+        # Most tests are about what is at the server; those of the log say so.
+        return hf.PostgresSink(self.dsn, table, **{"stage": "server", **options})
 
     def start(self, *sinks: hf.PostgresSink, **options: Any) -> LocalRun:
         return self.local.start(list(sinks) or [self.sink(**{"create": True, **options})])

@@ -47,7 +47,7 @@ def make(request: pytest.FixtureRequest, cassandra: CassandraServer, keyspace: s
     return ready
 
 
-def test_c2_committed_means_up_to_the_stored_checkpoint(make: Make) -> None:
+def test_c3_committed_means_up_to_the_stored_checkpoint(make: Make) -> None:
     committer = make()
     assert not committer.is_checkpoint_committed(0, 0)
     committer.commit_checkpoint(0, 0)

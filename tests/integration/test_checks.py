@@ -290,6 +290,14 @@ class TestFilesAndSqlite:
         (tmp_path / "file").write_text("")
         one(situation(tmp_path / "c", hf.FileSink(str(tmp_path / "file" / "out"))), "files-folder", FATAL, "file")
 
+    def test_files_return(self, tmp_path: Path) -> None:
+        for url in ("gs://bucket/out", "abfss://box@acme.dfs.core.windows.net/{word}"):
+            said = CHECKS["files-return"].function
+            assert said is not None
+            (problem,) = said(situation(tmp_path / "c", hf.FileSink(url)), hf.FileSink(url))
+            assert problem.level is WARNING and f"files in {url} are shown by a copy" in problem.text
+        one(situation(tmp_path / "c", hf.FileSink(str(tmp_path / "out"))), "files-return", OK)
+
     def test_files_columns(self, tmp_path: Path) -> None:
         sink = hf.FileSink(str(tmp_path / "out"), bucket_by=["country"])
         one(situation(tmp_path / "c", sink), "files-columns", FATAL, "country")

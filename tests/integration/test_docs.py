@@ -18,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import holdfast as hf
+from holdfast.checkpoint.savepoint import list_savepoints
 from holdfast.spark.session import STATES
 from tests.integration.test_kafka_sink import consume
 from tests.servers.kafka import KafkaBroker
@@ -25,13 +26,17 @@ from tests.servers.postgres import PostgresServer, execute
 from tests.unit.test_docs import DOCS, EXAMPLES, PAGES, README, ROOT, SINKS, blocks
 
 pytestmark = pytest.mark.spark
+PYTHON = "py(?:thon)?"
 SCHEMA = "id long, amount double, customer string, country string, ordered_at timestamp"
 ROWS = [
     {"id": n, "amount": n / 2, "customer": f"c{n}", "country": "de", "ordered_at": "2026-01-01T00:00:00Z"}
     for n in range(5)
 ]
 #: Pages whose snippets need a broker, and what they call it.
-BROKERS = {"kafka.md": ("broker:9092", ["paid-orders"]), "routes.md": ("localhost:9092", ["orders", "orders.de"])}
+BROKERS = {
+    "kafka.md": ("broker:9092", ["paid-orders", "totals", "totals-progress"]),
+    "routes.md": ("localhost:9092", ["orders", "orders.de"]),
+}
 
 
 class Page:
@@ -50,7 +55,7 @@ class Page:
 
     def run(self) -> None:
         """Every snippet; and what starts a query, or would, is run to its end."""
-        for block in blocks(self.page, "python"):
+        for block in blocks(self.page, PYTHON):
             if any(block in example for example in EXAMPLES):
                 continue
             for old, new in self._replaced.items():
@@ -119,17 +124,15 @@ def run_page(spark, tmp_path, monkeypatch, request) -> Iterator[Callable[[Path],
         del sys.modules[module]
 
 
-def rows(page: Page) -> list[tuple[Any, ...]]:
+def rows(page: Page, table: str = "orders") -> list[tuple[Any, ...]]:
     connection = sqlite3.connect(page.folder / "data" / "shop.db")
     try:
-        return connection.execute("SELECT id, amount FROM orders ORDER BY id").fetchall()
+        return connection.execute(f"SELECT id, amount FROM {table} ORDER BY id").fetchall()
     finally:
         connection.close()
 
 
-@pytest.mark.parametrize(
-    "page", [DOCS / "index.md", DOCS / "guarantees.md", DOCS / "spark-doors.md", README], ids=lambda page: page.name
-)
+@pytest.mark.parametrize("page", [DOCS / "index.md", DOCS / "guarantees.md", README], ids=lambda page: page.name)
 def test_rows_arrive_in_sqlite(run_page, page, capsys) -> None:
     made = run_page(page)
     assert len(made.queries) == 1
@@ -137,6 +140,32 @@ def test_rows_arrive_in_sqlite(run_page, page, capsys) -> None:
     if page == README:
         made.deliver(made.names["sink"], "endpoint")
         assert sorted(map(int, (made.folder / "posted").read_text().split())) == [row["id"] for row in ROWS]
+
+
+def test_rows_arrive_through_every_door(spark, tmp_path) -> None:
+    """Over Spark Connect the same call is made of a remote frame; tests/crash/test_doors.py has the server for that."""
+    flows: dict[str, Any] = {}
+
+    class Pipelines:
+        def create_sink(self, name: str, form: str, options: dict[str, str]) -> None:
+            flows[name] = {"form": form, "options": options}
+
+        def append_flow(self, target: str) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+            return lambda frame: flows[target].setdefault("frame", frame)
+
+    remote = 'remote("sc://spark-server:15002")'
+    assert remote in (DOCS / "spark-doors.md").read_text()
+    made = Page(DOCS / "spark-doors.md", tmp_path, spark, {remote: 'appName("tests")'})
+    made.names["dp"] = Pipelines()
+    made.run()
+    assert len(made.queries) == 2, "the format, and write_stream on the same location"
+    assert rows(made) == [(row["id"], row["amount"]) for row in ROWS]
+    flow = flows["orders"]
+    writer = flow["frame"]().writeStream.format(flow["form"]).options(**flow["options"])
+    writer = writer.option("table", "flow").option("checkpointLocation", str(tmp_path / "flow"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert rows(made, "flow") == [(row["id"], row["amount"]) for row in ROWS]
 
 
 def test_rows_arrive_in_files(run_page) -> None:
@@ -147,10 +176,39 @@ def test_rows_arrive_in_files(run_page) -> None:
 
 
 def test_rows_arrive_in_kafka(run_page, kafka: KafkaBroker) -> None:
-    run_page(DOCS / "kafka.md")
+    made = run_page(DOCS / "kafka.md")
     found = consume(kafka, "paid-orders")
     assert sorted(row["key"] for row in found) == [row["customer"].encode() for row in ROWS]
     assert json.loads(found[0]["value"])["country"] == "de"
+    followed: list[tuple[Any, ...]] = []
+
+    def told(*values: Any) -> None:
+        followed.append(values)
+        raise StopFollowingError
+
+    made.orders = made.orders.selectExpr("customer AS key", "string(amount) AS value")
+    made.deliver(made.names["totals"], "totals")
+    made.names["print"] = told
+    with pytest.raises(StopFollowingError):
+        made.names["follow"](-1)
+    assert followed == [(0, len(ROWS), None, len(ROWS))]
+
+
+class StopFollowingError(Exception):
+    """Ends a reader that would go on for ever."""
+
+
+def test_a_savepoint_is_taken_of_a_pipeline_that_ran(spark, tmp_path, capsys) -> None:
+    Page(DOCS / "index.md", tmp_path, spark, {}).run()
+    (tmp_path / "data" / "incoming" / "0.json").unlink()
+    (tmp_path / "data" / "incoming").rmdir()
+    made = Page(DOCS / "savepoints.md", tmp_path, spark, {"s3://bucket/": f"{tmp_path}/saved/"})
+    made.run()
+    capsys.readouterr()
+    made.names["before_the_change"]()
+    assert f"{tmp_path}/saved/savepoints/" in capsys.readouterr().out
+    (saved,) = list_savepoints(f"{tmp_path}/saved/savepoints")
+    assert saved.checkpoint_id == 0
 
 
 def test_operations_prints_the_checkpoints_of_a_pipeline_that_ran(run_page, spark, tmp_path, capsys) -> None:
@@ -230,20 +288,31 @@ TESTED = (
     "changes.md",
     "flink.md",
     "spark-doors.md",
+    "savepoints.md",
 )
 
 
-def test_the_window_of_the_moved_flink_job(run_page, spark) -> None:
-    page = run_page(DOCS / "flink.md")
-    assert callable(page.names["pipeline"])
+def test_the_moved_flink_job_and_its_window(spark, tmp_path, kafka: KafkaBroker, topic: Callable[..., str]) -> None:
+    source, target = topic("orders", partitions=1), topic("totals", partitions=1)
+    replaced = {"localhost:9092": kafka.bootstrap, '["orders"]': f'["{source}"]', '"totals")': f'"{target}")'}
+    page = Page(DOCS / "flink.md", tmp_path, spark, replaced)
+    page.run()
     orders = [("a", 1.5, "12:00:01"), ("a", 2.0, "12:00:59"), ("a", 4.0, "12:01:00"), ("b", 8.0, "12:00:30")]
     values = [json.dumps({"customer": c, "amount": n, "at": f"2026-01-01T{at}Z"}).encode() for c, n, at in orders]
     found = page.names["totals"](spark.createDataFrame([(value,) for value in values], "value binary")).collect()
     assert sorted((row.key, json.loads(row.value)["amount"]) for row in found) == [("a", 3.5), ("a", 4.0), ("b", 8.0)]
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    late = json.dumps({"customer": "z", "amount": 1.0, "at": "2026-01-01T13:00:00Z"}).encode()
+    for value in (*values, late):
+        producer.produce(source, value)
+    assert producer.flush(30) == 0
+    page.names["pipeline"](spark).trigger(availableNow=True).start().awaitTermination()
+    sums = sorted((row["key"], json.loads(row["value"])["amount"]) for row in consume(kafka, target))
+    assert sums == [(b"a", 3.5), (b"a", 4.0), (b"b", 8.0)]
 
 
 @pytest.mark.parametrize(
-    "page", [p for p in [*PAGES, README] if p.name not in TESTED and blocks(p, "python")], ids=lambda page: page.name
+    "page", [p for p in [*PAGES, README] if p.name not in TESTED and blocks(p, PYTHON)], ids=lambda page: page.name
 )
 def test_the_snippets_of_other_pages_run(run_page, page, capsys) -> None:
     made = run_page(page)

@@ -1,4 +1,4 @@
-"""A failure is a failure, a hung endpoint is nobody else's, and a stop is polite (D2, D7, D8, rules 13 and 17)."""
+"""A failure is a failure, a hung endpoint is nobody else's, a stop is polite (D2, D7, D8, S6, rules 13 and 17)."""
 
 from __future__ import annotations
 
@@ -150,6 +150,46 @@ def test_d2_a_stop_returns_although_the_batch_waits_for_an_endpoint_that_hangs(
     again.stop()
 
 
+class Told(hf.SqliteSink):
+    """Notes what it is told; while the file `hold` exists, its tasks hang."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        super().__init__(str(folder / f"{name}.db"), "orders", name=name)
+        self.folder = str(folder)
+
+    def write(self, txn, batch) -> None:  # type: ignore[no-untyped-def]
+        super().write(txn, batch)
+        while Path(self.folder, "hold").exists():
+            Path(self.folder, "held").touch()
+            time.sleep(0.05)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        with Path(self.folder, f"told-{self.name}").open("a") as file:
+            file.write(f"{checkpoint_id}\n")
+
+
+def test_s6_a_stop_in_the_middle_of_a_batch_tells_every_sink_and_the_next_run_starts_clean(
+    spark, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr("holdfast.spark.query.CURRENT", 1.0)
+    query = start(spark, tmp_path, [Told(tmp_path, "a"), Told(tmp_path, "b")])
+    add_file(tmp_path / "in", 0, range(10))
+    query.processAllAvailable()
+    (tmp_path / "hold").touch()
+    add_file(tmp_path / "in", 1, range(10, 20))
+    until((tmp_path / "held").exists)
+    query.stop()
+    assert not query.isActive
+    assert [(tmp_path / f"told-{name}").read_text().split() for name in "ab"] == [["1"], ["1"]]
+    assert [ids(tmp_path / f"{name}.db") for name in "ab"] == [list(range(10))] * 2
+    (tmp_path / "hold").unlink()
+    again = start(spark, tmp_path, [Told(tmp_path, "a"), Told(tmp_path, "b")])
+    again.processAllAvailable()
+    again.stop()
+    assert [ids(tmp_path / f"{name}.db") for name in "ab"] == [list(range(20))] * 2
+    assert [(tmp_path / f"told-{name}").read_text().split() for name in "ab"] == [["1"], ["1"]]
+
+
 def test_d2_a_sink_that_hangs_when_it_is_opened_is_named_by_status_and_by_the_start(
     spark, tmp_path, monkeypatch
 ) -> None:
@@ -225,7 +265,7 @@ def test_d7_also_when_no_batch_comes(spark, tmp_path) -> None:
     query = start(spark, tmp_path, Slow(tmp_path), trigger="1 hour")
     until(lambda: query.lastProgress is not None and not query.status["isTriggerActive"])
     (tmp_path / "bad").touch()
-    query.live.coordinator.deliveries[0].tasks.cancel()  # ends the attempt that hangs; the next one raises for good
+    query.running.coordinator.deliveries[0].tasks.cancel()  # ends the attempt that hangs; the next one raises for good
     spark.streams.resetTerminated()
     with pytest.raises(StreamingQueryException):
         spark.streams.awaitAnyTermination()

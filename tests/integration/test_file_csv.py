@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import itertools
 import math
+import random
+import struct
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -52,6 +54,44 @@ def test_what_is_accepted_for_all_readers_is_the_same_to_all_of_them(spark, tmp_
     assert list(pandas.read_csv(path, dtype={"word": str}).itertuples(index=False, name=None)) == wanted
     with path.open(newline="", encoding="utf-8") as file:
         assert [(int(a), b, c) for a, b, c in list(csv.reader(file))[1:]] == wanted
+
+
+def made_up(dice: random.Random) -> str:
+    """Text of any plane, with what line and field splitters of other programs take for an end or a space."""
+    odd = "\x0b\x0c\x1c\x1d\x1e\x1f\x85\xa0\u2028\u2029\u3000\ufeff\x01\x7f\"\\,;#'\t ab"
+    ranges = ((0x20, 0x7F), (0xA0, 0x800), (0x800, 0xD800), (0xE000, 0xFFFE), (0x10000, 0x110000))
+
+    def one() -> str:
+        return dice.choice(odd) if dice.random() < 0.5 else chr(dice.randrange(*dice.choice(ranges)))
+
+    return "".join(one() for _ in range(dice.randrange(12)))
+
+
+def any_float(dice: random.Random) -> float:
+    """Of any bits; NaN and infinities among them."""
+    (found,) = struct.unpack("<d", dice.randbytes(8))
+    return float(
+        dice.choice([found, found, dice.gauss(0, 1), round(dice.uniform(-1e6, 1e6), 2), -0.0, math.nan, math.inf])
+    )
+
+
+def test_some_thousand_rows_of_any_text_and_any_float_come_back_from_spark_and_the_others(spark, tmp_path) -> None:
+    dice = random.Random(12)
+    texts = accepted([made_up(dice) for _ in range(8000)], csvtext.READERS)
+    assert len(texts) > 3000, "the rule refuses what is misread, and not much more"
+    floats = [any_float(dice) for _ in texts]
+    path = tmp_path / "x.csv"
+    write(path, {"id": list(range(len(texts))), "word": texts, "x": floats, "after": ["y"] * len(texts)})
+    wanted = [(n, text, repr(x), "y") for n, (text, x) in enumerate(zip(texts, floats, strict=True))]
+    found = spark.read.csv(str(path), header=True, schema="id long, word string, x double, after string").collect()
+    assert [(row.id, row.word, repr(row.x), row.after) for row in found] == wanted
+    types = "{'word': 'VARCHAR', 'x': 'DOUBLE'}"
+    rows = duckdb.sql(f"SELECT * FROM read_csv('{path}', types={types})").fetchall()
+    assert [(n, word, repr(x), after) for n, word, x, after in rows] == wanted
+    table = pandas.read_csv(path, dtype={"word": str}, float_precision="round_trip")
+    assert [(n, word, repr(x), after) for n, word, x, after in table.itertuples(index=False, name=None)] == wanted
+    with path.open(newline="", encoding="utf-8") as file:
+        assert [(int(a), b, repr(float(c)), d) for a, b, c, d in list(csv.reader(file))[1:]] == wanted
 
 
 def test_the_options_that_the_errors_name_make_spark_read_everything(spark, tmp_path) -> None:

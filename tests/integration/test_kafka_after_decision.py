@@ -29,23 +29,23 @@ def values(broker: KafkaBroker, topic: str) -> list[bytes]:
 
 
 def leave_open(local: Local, sealed: dict[str, Any]) -> str:
-    """What a worker that is killed while it publishes leaves behind: a lane with its rows and marks, open."""
+    """What a worker that is killed while it publishes leaves behind: a publisher with its rows and marks, open."""
     sink = local.sink._of("write-ahead")
     publish = write_ahead._Publish(sink._target, local.run, 0)
-    lane = ids.lane(local.run.pipeline, local.sink.name, local.run.lineage, sealed["subtask"])
-    producer = sink._target.producer(lane)
+    publisher = ids.publisher(local.run.pipeline, local.sink.name, local.run.lineage, sealed["subtask"])
+    producer = sink._target.producer(publisher)
     commit, producer.commit = producer.commit, lambda: None
     producer.initialise()
-    publish._send(lane, producer, [sealed], None)
+    publish._send(publisher, producer, [sealed], None)
     producer.commit = commit
     producer.drop()
-    return lane
+    return publisher
 
 
-class TestLanes:
-    def test_a_lane_left_open_by_a_killed_worker_holds_up_no_other(self, kafka, topic, tmp_path) -> None:
-        """It took 30 s each, and failed: all lanes write the ledger group, which was read with require_stable."""
-        name = topic("lanes", 1)
+class TestPublishers:
+    def test_a_publisher_left_open_by_a_killed_worker_holds_up_no_other(self, kafka, topic, tmp_path) -> None:
+        """It took 30 s each, and failed: all publishers write the ledger group, which was read with require_stable."""
+        name = topic("publishers", 1)
         local = Local(hf.KafkaSink(kafka.bootstrap, name, mode="write-ahead"), tmp_path)
         [killed], [other] = local.write(0, rows("killed"), 7), local.write(0, rows("other"), 1)
         leave_open(local, killed)
@@ -59,15 +59,15 @@ class TestLanes:
         assert values(kafka, name) == [b"killed", b"old", b"other"]
 
     def test_a_start_ends_what_killed_workers_were_publishing(self, kafka, topic, tmp_path) -> None:
-        """Nobody may come back to that lane: it would hold consumers back until its timeout."""
-        name = topic("lanes", 1)
+        """Nobody may come back to that publisher: it would hold consumers back until its timeout."""
+        name = topic("publishers", 1)
         local = Local(hf.KafkaSink(kafka.bootstrap, name, mode="write-ahead"), tmp_path)
         [killed] = local.write(0, rows("a"), 7)
-        lane = leave_open(local, killed)
+        publisher = leave_open(local, killed)
         with TransactionClient({"bootstrap.servers": kafka.bootstrap}) as client:
-            assert client.named(lane)
+            assert client.named(publisher)
             local.sink.recover(local.run.pipeline, 0, {0: [killed]})
-            assert not client.named(lane)
+            assert not client.named(publisher)
         assert local.sink.commit(0, [killed], LoopTasks()) is Outcome.COMMITTED
         assert values(kafka, name) == [b"a"]
 
@@ -253,7 +253,7 @@ class TestTakeOver:
         decided, left = first.write(1, rows("b")), first.write(1, rows("left"), 1)
         same = {"pipeline": first.run.pipeline, "lineage": first.run.lineage, "last_decided": 1}
         sealed = Local(hf.KafkaSink(kafka.bootstrap, name, mode="write-ahead", name="out"), tmp_path / "a", **same)
-        leave_open(sealed, *sealed.write(1, rows("lane"), 3))
+        leave_open(sealed, *sealed.write(1, rows("publisher"), 3))
         stranger = Local(hf.KafkaSink(kafka.bootstrap, name, name="out2"), tmp_path / "s", pipeline=first.run.pipeline)
         kept = stranger.write(0, rows("stranger"))
 
@@ -299,7 +299,7 @@ class TestTakeOver:
             local.sink.close()
 
     def test_sealed_rows_of_another_location_are_published_once(self, kafka, topic, tmp_path) -> None:
-        """Published, but not recorded: only the lane of that location knows."""
+        """Published, but not recorded: only the publisher of that location knows."""
         name = topic("over", 1)
         first = Local(hf.KafkaSink(kafka.bootstrap, name, mode="write-ahead", name="out"), tmp_path)
         sealed = first.write(0, rows("a"))

@@ -17,6 +17,7 @@ import holdfast as hf
 from holdfast import errors
 from holdfast.checkpoint.ports import LoopTasks, Run
 from holdfast.connectors.kafka.client.transactions import TransactionClient, TransactionRef
+from holdfast.connectors.kafka.producer.rdkafka import TransactionalProducer
 from holdfast.connectors.kafka.sink import ids, write_ahead
 from holdfast.core.model import Outcome
 from holdfast.sinks.subtask import make_task, write_subtask
@@ -79,21 +80,44 @@ def rows(*values: str) -> pa.RecordBatch:
 @pytest.mark.contract("P6")
 class TestWriteAhead:
     def test_producers_are_kept_and_one_that_was_fenced_is_made_anew(self, kafka, topic, tmp_path, caplog) -> None:
-        name = topic("lanes", 1)
+        name = topic("publishers", 1)
         local = Local(hf.KafkaSink(kafka.bootstrap, name, mode="write-ahead"), tmp_path)
-        key = (ids.lane(local.run.pipeline, local.sink.name, local.run.lineage, 0), kafka.bootstrap)
+        key = (ids.publisher(local.run.pipeline, local.sink.name, local.run.lineage, 0), kafka.bootstrap)
         assert local.sink.commit(0, local.write(0, rows("a")), LoopTasks()) is Outcome.COMMITTED
-        first = write_ahead._LANES[key].producer
+        first = write_ahead._PUBLISHERS[key].producer
         assert local.sink.commit(1, local.write(1, rows("b")), LoopTasks()) is Outcome.COMMITTED
-        assert write_ahead._LANES[key].producer is first
+        assert write_ahead._PUBLISHERS[key].producer is first
         sealed = local.write(2, rows("c"))
         # Another worker, of this driver or of a paused one, publishes the same file: its producer fences ours.
-        mine = write_ahead._LANES.pop(key)
+        mine = write_ahead._PUBLISHERS.pop(key)
         assert local.sink.commit(2, sealed, LoopTasks()) is Outcome.COMMITTED
-        write_ahead._LANES.pop(key).producer.drop()
-        write_ahead._LANES[key] = mine
+        write_ahead._PUBLISHERS.pop(key).producer.drop()
+        write_ahead._PUBLISHERS[key] = mine
         assert local.sink.commit(2, sealed, LoopTasks()) is Outcome.ALREADY_COMMITTED
         assert [r["value"] for r in consume(kafka, name)] == [b"a", b"b", b"c"]
+
+    def test_rule_9_what_another_worker_publishes_until_ours_owns_the_id_is_seen_by_it(
+        self, kafka, topic, tmp_path, monkeypatch
+    ) -> None:
+        """A mark that was read before the id is owned says nothing: its older owner can still commit."""
+        name = topic("order", 1)
+        local = Local(hf.KafkaSink(kafka.bootstrap, name, mode="write-ahead"), tmp_path)
+        sealed = local.write(0, rows("a"))
+        initialise = TransactionalProducer.initialise
+        producers: list[TransactionalProducer] = []
+        others: list[Outcome] = []
+
+        def late(producer: TransactionalProducer) -> None:
+            producers.append(producer)
+            if producer is producers[0]:  # before it does so, another worker comes and goes
+                others.append(local.sink.commit(0, sealed, LoopTasks()))
+            initialise(producer)
+
+        monkeypatch.setattr(TransactionalProducer, "initialise", late)
+        assert local.sink.commit(0, sealed, LoopTasks()) is Outcome.ALREADY_COMMITTED
+        assert others == [Outcome.COMMITTED]
+        producers[1].drop()
+        assert [r["value"] for r in consume(kafka, name)] == [b"a"]
 
     def test_small_files_share_a_transaction_and_a_damaged_one_holds_it_back(self, kafka, topic, tmp_path) -> None:
         name = topic("together", 1)
@@ -106,8 +130,8 @@ class TestWriteAhead:
             local.sink.commit(0, sealed, LoopTasks())
         file.write_bytes(intact)
         assert local.sink.commit(0, sealed, LoopTasks()) is Outcome.COMMITTED
-        used = [ids.parse_lane(lane) for lane, _ in write_ahead._LANES]
-        assert [lane.subtask for lane in used if lane.pipeline == local.run.pipeline] == [2]
+        used = [ids.parse_publisher(publisher) for publisher, _ in write_ahead._PUBLISHERS]
+        assert [publisher.subtask for publisher in used if publisher.pipeline == local.run.pipeline] == [2]
         assert [r["value"] for r in consume(kafka, name)] == [b"a", b"b"]
         assert local.sink.commit(0, sealed, LoopTasks()) is Outcome.ALREADY_COMMITTED
 

@@ -49,7 +49,7 @@ USERS = {
     name: f"pa55-of-{name}-{uuid.uuid4().hex[:8]}"
     for name in ("alice", "bob", "carol", "dave", "erin", "frank", "nobody")
 }
-DOCS = Path(__file__).parents[2] / "docs" / "kafka.md"
+DOCS = Path(__file__).parents[2] / "docs" / "howto" / "secure-kafka.md"
 LOGIN = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
@@ -72,7 +72,7 @@ def topic(broker: SecuredBroker) -> Callable[[str], str]:
 
 
 def commands(user: str, *, pipeline: str, sink: str, target: str, source: str, group: str) -> list[str]:
-    """The command lines of docs/kafka.md, for other names."""
+    """The command lines of docs/howto/secure-kafka.md, for other names."""
     found = re.findall(r"^kafka-acls.sh .*$", DOCS.read_text(), re.M)
     assert len(found) == 5
     names = [
@@ -278,7 +278,7 @@ def no_password(user: str, folder: Path) -> None:
 
 @pytest.mark.spark
 class TestJustTheDocumentedRights:
-    """P2, K4: the rights of docs/kafka.md and no other. Rows once, offsets committed, no password in any file."""
+    """P2, K4: the rights of that page and no other. Rows once, offsets committed, no password in any file."""
 
     def test_kafka_to_kafka(
         self, broker: SecuredBroker, topic: Callable[[str], str], spark: SparkSession, tmp_path: Path

@@ -18,7 +18,7 @@ import holdfast as hf
 from holdfast import errors
 from holdfast.checkpoint.ports import Run
 from holdfast.connectors.kafka.client.offsets import GroupOffset
-from holdfast.connectors.kafka.client.transactions import TransactionClient, TransactionRef
+from holdfast.connectors.kafka.client.transactions import COMMITTING, TransactionClient, TransactionRef
 from holdfast.connectors.kafka.producer.library import MESSAGE
 from holdfast.connectors.kafka.producer.rdkafka import TransactionalProducer
 from holdfast.connectors.kafka.sink import ids, marks
@@ -75,9 +75,17 @@ def test_the_contract_suite(kafka: KafkaBroker, topic: Make) -> None:
         with TransactionClient({"bootstrap.servers": kafka.bootstrap}) as client:
             return [t.ref.transactional_id for t in client.ongoing("hfk1-")]
 
+    def read_rows() -> list[dict[str, Any]]:
+        # Kafka answers when it has decided how a transaction ends; what readers go by, it writes a moment later.
+        deadline = time.monotonic() + 20
+        with TransactionClient({"bootstrap.servers": kafka.bootstrap}) as client:
+            while any(client.named("hfk1-", state) for state in (COMMITTING, "PrepareAbort")):
+                assert time.monotonic() < deadline, "transactions do not end"
+        return [{"key": r["key"], "value": r["value"]} for r in consume(kafka, current["topic"])]
+
     report = exercise_sink(
         lambda: KafkaSink(kafka.bootstrap, current["topic"], name="kafka"),
-        lambda: [{"key": r["key"], "value": r["value"]} for r in consume(kafka, current["topic"])],
+        read_rows,
         schema=pa.schema([("key", pa.binary()), ("value", pa.binary())]),
         make_row=row,
         key="key",

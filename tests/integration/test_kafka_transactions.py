@@ -267,18 +267,18 @@ def test_the_same_name_at_another_location_is_left_alone(pipeline, kafka, tmp_pa
 def test_a_write_ahead_sinks_transaction_may_be_aborted_only(pipeline, kafka) -> None:
     pipeline.die("lost", 0, ["a"])
     lineage = pipeline._runs[0].info.lineage
-    lane = OneTransaction(kafka, pipeline.topic, name=ids.lane(pipeline.name, "out", lineage, 3))
+    publisher = OneTransaction(kafka, pipeline.topic, name=ids.publisher(pipeline.name, "out", lineage, 3))
     found = {t["verdict"]: t for t in document("list", pipeline.location)["transactions"]}
     assert set(found) == {"decided", "publishing"} and found["publishing"]["subtask"] == 3
-    refused = run("transactions", "commit", pipeline.location, lane.id, "--yes")
+    refused = run("transactions", "commit", pipeline.location, publisher.id, "--yes")
     assert refused.exit_code == 1 and "only an abort is safe" in refused.stderr
-    assert document("abort", pipeline.location, lane.id, "--yes")["outcome"] == "aborted"
+    assert document("abort", pipeline.location, publisher.id, "--yes")["outcome"] == "aborted"
     abort_all(pipeline)
 
 
 def test_ids_that_are_not_this_pipelines(pipeline) -> None:
     pipeline.die("lost", 0, ["a"])
-    unused = ids.lane(pipeline.name, "out", pipeline._runs[0].info.lineage, 77)
+    unused = ids.publisher(pipeline.name, "out", pipeline._runs[0].info.lineage, 77)
     for name in ("other", "hfk1-a-b-0123456789ab-0-0-0", unused):
         result = run("transactions", "abort", pipeline.location, name, "--yes")
         assert result.exit_code == 3, result.stderr

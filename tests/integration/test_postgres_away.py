@@ -19,6 +19,7 @@ import pytest
 from holdfast.committers import watch
 from holdfast.committers.sql import SqlCheckpointCommitter
 from holdfast.connectors.postgres import server as connections
+from holdfast.connectors.postgres.pool import pool
 from holdfast.core.model import Outcome
 from holdfast.core.naming import job_id
 from holdfast.errors import ConfigError, RestoredEndpointError, SinkError, permanent
@@ -74,6 +75,7 @@ def driver_calls(run: Any, data: list[Any]) -> dict[str, Callable[[], Any]]:
     }
 
 
+@pytest.mark.contract("D9")
 @each_mode
 def test_a_server_that_is_away_is_never_fatal_and_the_same_calls_work_when_it_is_back(
     own_server: PostgresServer, query: Query, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -123,6 +125,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "PATIENCE", 0.2)
 
 
+@pytest.mark.contract("D9")
 @each_mode
 @pytest.mark.parametrize("all_of_it", [True, False], ids=["all", "children"])
 @pytest.mark.usefixtures("hasty")
@@ -262,8 +265,8 @@ def test_a_task_whose_rows_the_server_does_not_take_fails_instead_of_waiting_for
     if noticed_by == "a look":
         request.getfixturevalue("hasty")
     else:
-        sink.server._conninfo = sink.server._conninfo.replace("tcp_user_timeout=30500", "tcp_user_timeout=2000")
-        assert "tcp_user_timeout=2000" in sink.server._conninfo
+        assert sink.server._unsent == 30_500
+        sink.server._unsent = 2000
     rows_of_it = pa.RecordBatch.from_pylist([{"v": "x" * 1000}] * 20_000, schema=query.local.schema)
     task = make_task(run.info, sink.name, 0, 0, 0, 0)
     writer = sink.begin(task)
@@ -365,13 +368,25 @@ def test_a_task_that_waits_for_an_answer_of_a_server_that_hangs_fails_instead_of
     assert query.leftovers == []
 
 
-def test_two_sinks_on_one_server_share_its_connections(query: Query) -> None:
-    run = query.start(query.sink("a", create=True, name="a"), query.sink("b", create=True, name="b"))
+@pytest.mark.parametrize("column", ["text", "numeric(9,2)"], ids=["psycopg", "ADBC"])
+def test_two_sinks_on_one_server_share_its_connections(query: Query, column: str) -> None:
+    """Whatever their options are."""
+    for table in ("a", "b"):
+        execute(query.dsn, f"CREATE TABLE {table} (id bigint, name {column})")
+    if column != "text":
+        query.local.schema = pa.schema([("id", pa.int64()), ("name", pa.decimal128(9, 2))])
+    run = query.start(query.sink("a", name="a"), query.sink("b", name="b", lock_timeout=7.0))
     for checkpoint in range(3):
-        run.run(checkpoint, batch(rows(checkpoint), rows(10 + checkpoint)))
-    assert len(query.connections()) == 2, "a task of both has two transactions open; the driver takes what they leave"
+        ids = (checkpoint, 10 + checkpoint)
+        run.run(checkpoint, batch(*([{"id": n, "name": None}] for n in ids), schema=query.local.schema))
+        settle(run)
+    assert len(query.connections()) == (2 if column == "text" else 3), (
+        "a task of both has two transactions open; the driver takes what they leave"
+    )
+    kinds = [kind for kind, server in pool._idle if query.dsn.rpartition("/")[2] in server]
+    assert sorted(kinds) == (["psycopg"] if column == "text" else ["ADBC", "psycopg"])
     run.sinks[0].close()
-    assert len(query.connections()) == 2, "the other one goes on"
+    assert query.connections(), "the other one goes on"
     run.close()
     assert query.connections() == set()
     assert len(query.ids("a")) == len(query.ids("b")) == 6

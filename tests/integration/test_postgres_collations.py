@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import RowError
+from holdfast.sinks.deletes import DELETED
+from holdfast.testing.local import PickledTasks
 from tests.integration.pg import Query, batch, settle
 from tests.servers.debian import program
 from tests.servers.postgres import PostgresServer, execute
@@ -42,12 +44,22 @@ def row(k: str, at: str, v: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["one checkpoint", "two"])
-@pytest.mark.parametrize(("collation", "last"), [("C", "a"), ("en-x-icu", "B")])
-def test_i1_text_is_ordered_as_the_column_says_within_a_checkpoint_as_well_as_over_several(
-    query: Query, collation: str, last: str, together: bool
+@pytest.mark.parametrize(
+    "kind",
+    [
+        'text COLLATE "C"',
+        'text COLLATE "en-x-icu"',
+        'varchar(3) COLLATE "en-x-icu"',
+        'char(3) COLLATE "en-x-icu"',
+        "word",
+    ],
+)
+def test_i1_text_is_ordered_by_its_bytes_within_a_checkpoint_as_well_as_over_several(
+    query: Query, kind: str, together: bool
 ) -> None:
     """By bytes "B" is before "a", in a dictionary after it."""
-    execute(query.dsn, f'CREATE TABLE t (k text PRIMARY KEY, at text COLLATE "{collation}", v bigint)')
+    execute(query.dsn, 'CREATE DOMAIN word AS text COLLATE "en-x-icu"')
+    execute(query.dsn, f"CREATE TABLE t (k text PRIMARY KEY, at {kind}, v bigint)")
     run = query.start(create=False, mode="upsert", key=["k"], order_by="at")
     upper, lower = row("x", "B", 1), row("x", "a", 2)
     checkpoints = [[upper, lower]] if together else [[upper], [lower]]
@@ -55,7 +67,47 @@ def test_i1_text_is_ordered_as_the_column_says_within_a_checkpoint_as_well_as_ov
         run.run(number, batch(changes, schema=SCHEMA))
     settle(run)
     run.close()
-    assert query.select("SELECT at FROM t") == [(last,)]
+    assert query.select("SELECT trim(at) FROM t") == [("a",)]
+
+
+@pytest.mark.parametrize("deleting", [False, True], ids=["rows", "deletes"])
+def test_i1_a_database_of_another_order_than_bytes_changes_nothing(
+    server: PostgresServer, tmp_path: Path, deleting: bool
+) -> None:
+    """The table is made by create=True, so its texts are compared as the database says."""
+    dsn = server.new_database()
+    database = f"{dsn.rpartition('/')[2]}_icu"
+    execute(dsn, f"CREATE DATABASE {database} TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'en'")
+    query = Query(tmp_path, f"{dsn.rpartition('/')[0]}/{database}", schema=SCHEMA)
+    assert query.select("SELECT 'B' > 'a'") == [(True,)]
+    schema = pa.schema([*SCHEMA, (DELETED, pa.bool_())]) if deleting else SCHEMA
+    query = Query(tmp_path, query.dsn, schema=schema)
+    options: dict[str, Any] = {"delete_when": "true"} if deleting else {}
+    run = query.start(mode="upsert", key=["k"], order_by="at", **options)
+    x, y = [("a", False), ("B", True)], [("a", True), ("Z", True), ("B", False)]
+    for number, (k, at, gone) in enumerate([("x", *change) for change in x] + [("y", *change) for change in y]):
+        change = {**row(k, at, number), **({DELETED: gone} if deleting else {})}
+        run.run(number, batch([change], schema=schema))
+        settle(run)
+    run.close()
+    # "B" and "Z" are older than "a": the delete of x does nothing, and the row of y stays away.
+    wanted = [("x", "a", 0)] if deleting else [("x", "a", 0), ("y", "a", 2)]
+    assert query.select("SELECT k, at, v FROM t ORDER BY 1") == wanted
+
+
+def test_rule_16_what_an_earlier_version_decided_is_committed_in_the_order_it_knew(query: Query) -> None:
+    execute(query.dsn, 'CREATE TABLE t (k text PRIMARY KEY, at text COLLATE "en-x-icu", v bigint)')
+    run = query.start(create=False, mode="upsert", key=["k"], order_by="at")
+    (sink,) = run.sinks
+    for number, (at, last) in enumerate([("a", "a"), ("B", "B"), ("a", "a")]):
+        (report,) = batch([row("x", at, number)], schema=SCHEMA).write(run.info, run.sinks, number, 0)
+        data = [{**c.data} for c in report.committables]
+        assert data[0]["by_bytes"]
+        if number == 1:
+            del data[0]["by_bytes"]
+        sink.commit(number, data, PickledTasks())
+        assert query.select("SELECT at FROM t") == [(last,)]
+    run.close()
 
 
 def test_i1_keys_that_the_column_takes_for_one_are_one_row(query: Query) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
+import psycopg
 import pytest
 
 from holdfast.committers.base import CheckpointCommitter
 from holdfast.committers.sql import SqlCheckpointCommitter
 from holdfast.core.naming import job_id, operator_id
 from holdfast.errors import ConfigError, HoldfastError, RestoredEndpointError, SinkError
+from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer, execute
 from tests.unit.test_committers import (  # noqa: F401  run again here, with the `make` below
     LINEAGE,
@@ -32,10 +33,26 @@ def dsn(postgres: PostgresServer) -> str:
     return postgres.new_database()
 
 
+@pytest.fixture(scope="module")
+def pooler(postgres: PostgresServer) -> Iterator[PgBouncer]:
+    made = PgBouncer(postgres)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["direct", "pooler"])
+def url(dsn: str, request: pytest.FixtureRequest) -> str:
+    """The database, and the same through a pooler that lends a process of the server out for one transaction."""
+    if request.param == "direct":
+        return dsn
+    pooler: PgBouncer = request.getfixturevalue("pooler")
+    return pooler.dsn(dsn.rpartition("/")[2])
+
+
 @pytest.fixture
-def make(dsn: str, request: pytest.FixtureRequest) -> Make:
+def make(url: str, request: pytest.FixtureRequest) -> Make:
     def ready(pipeline: str = "orders", lineage: str = LINEAGE, sink: str = "target") -> CheckpointCommitter:
-        made = SqlCheckpointCommitter(dsn)
+        made = SqlCheckpointCommitter(url)
         made.set_job_id(job_id(pipeline, lineage))
         made.set_operator_id(operator_id(sink))
         made.create_resource()
@@ -46,10 +63,12 @@ def make(dsn: str, request: pytest.FixtureRequest) -> Make:
     return ready
 
 
-def test_c4_one_row_for_each_subtask_and_ids_as_large_as_they_get(make: Make, dsn: str) -> None:
+@pytest.mark.contract("C3")
+def test_c4_one_row_for_each_subtask_that_close_leaves_and_ids_as_large_as_they_get(make: Make, dsn: str) -> None:
     committer = make()
     for checkpoint_id in (*range(20), 2**60):
         committer.commit_checkpoint(0, checkpoint_id)
+    committer.close()
     assert execute(dsn, "SELECT subtask, checkpoint_id FROM holdfast_committer") == [(0, 2**60)]
 
 
@@ -70,10 +89,35 @@ def test_committers_that_start_at_once_both_find_the_table(make: Make) -> None:
     assert failures == []
 
 
-def test_a_mark_is_durable_even_where_the_database_prefers_speed(make: Make, dsn: str) -> None:
-    execute(dsn, f"ALTER DATABASE {dsn.rpartition('/')[2]} SET synchronous_commit = off")
-    committer: Any = make()
-    assert committer._connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
+def test_a_mark_is_durable_and_not_cut_short_whatever_the_database_prefers(make: Make, url: str, dsn: str) -> None:
+    """Nor is a setting left behind in a process that the pooler gives to somebody else."""
+    for setting in ("synchronous_commit = off", "statement_timeout = '150ms'"):
+        execute(dsn, f"ALTER DATABASE {dsn.rpartition('/')[2]} SET {setting}")
+    committer = make()
+    execute(dsn, "CREATE TABLE seen (setting text)")
+    execute(
+        dsn,
+        "CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.4); "
+        "INSERT INTO seen VALUES (current_setting('synchronous_commit')); RETURN NEW; END $$",
+    )
+    execute(dsn, "CREATE TRIGGER look BEFORE INSERT ON holdfast_committer FOR EACH ROW EXECUTE FUNCTION look()")
+    committer.commit_checkpoint(0, 1)
+    assert execute(dsn, "SELECT setting FROM seen") == [("on",)]
+    assert execute(url, "SHOW synchronous_commit") == [("off",)]
+
+
+def test_marks_of_many_subtasks_go_through_whichever_process_the_server_has(make: Make, url: str) -> None:
+    """A statement that was prepared by name is known to one of them only."""
+    committer = make()
+    for subtask in range(8):
+        assert not committer.is_checkpoint_committed(subtask, 0)
+        committer.commit_checkpoint(subtask, 0)
+    with psycopg.connect(url) as somebody:
+        somebody.execute("SELECT 1")  # has the process that was used last, until its transaction ends
+        for subtask in range(8):
+            committer.commit_checkpoint(subtask, 1)
+            assert committer.is_checkpoint_committed(subtask, 1)
+    assert committer.progress() == {LINEAGE: 1}
 
 
 def test_misuse_is_an_error_and_the_password_is_not_shown(dsn: str) -> None:
@@ -105,6 +149,7 @@ def test_rule_15_a_table_that_is_gone_or_restored_is_not_taken_for_one_that_know
     assert make().progress() == {}, "made anew: what was committed is not in it"
 
 
+@pytest.mark.parametrize("url", ["direct"], indirect=True)  # a pooler has another connection at once
 def test_a_server_that_closes_the_connection_is_an_error_with_the_address(make: Make, dsn: str) -> None:
     committer = make()
     execute(dsn, "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'holdfast'")

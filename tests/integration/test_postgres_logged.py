@@ -109,6 +109,41 @@ def test_what_only_the_server_could_judge_is_refused_before_the_table_is_made(
     assert query.select("SELECT to_regclass('t')") == [(None,)]
 
 
+def test_by_default_rows_wait_in_the_log_where_that_refuses_nothing(query: Query) -> None:
+    """Where a task could not tell, or would refuse a long text that an index may take, they wait at the server."""
+    execute(query.dsn, "CREATE DOMAIN word AS text")
+    tables = {
+        "(id bigint PRIMARY KEY, name text)": "logged",
+        "(id bigint, name text); CREATE INDEX ON %s USING hash (name)": "logged",
+        "(id bigint, name text UNIQUE)": "staged",
+        "(id numeric, name text)": "staged",
+        "(id bigint, name word)": "staged",
+        "(id bigint, name text, CHECK (id < 5))": "staged",
+    }
+    sinks = []
+    for number, table in enumerate(tables):
+        execute(query.dsn, f"CREATE TABLE t{number} " + table.replace("%s", f"t{number}"))
+        sinks.append(hf.PostgresSink(query.dsn, f"t{number}"))
+    run = query.start(*sinks)
+    run.run(0, batch(rows(1), rows(2)))
+    decided = run.coordinator._log.facts.decided[0]
+    assert {sink.name: {c.data["kind"] for c in decided.of(sink.name)} for sink in sinks} == {
+        f"postgres-t{number}": {kind} for number, kind in enumerate(tables.values())
+    }
+    long = {"id": 3, "name": "x" * 9000}  # a btree compresses it
+    run.run(1, batch([long]))
+    settle(run)
+    assert [query.ids(f"t{number}") for number in range(len(tables))] == [[1, 2, 3]] * len(tables)
+
+
+def test_by_default_rows_do_not_pass_an_object_store(query: Query) -> None:
+    sink = hf.PostgresSink(query.dsn, "t")
+    assert not sink.may_log("s3://bucket/checkpoint")
+    assert sink.shared_paths("s3://bucket/checkpoint") == ()
+    assert sink.shared_paths("/data/checkpoint") == ("/data/checkpoint",)
+    assert hf.PostgresSink(query.dsn, "t", **LOG).may_log("s3://bucket/checkpoint")
+
+
 def test_other_modes_have_no_such_stage() -> None:
     for mode in ("two-phase", "upsert"):
         with pytest.raises(ConfigError, match="stage='log' belongs to mode='ledger'"):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from holdfast.connectors.postgres import stages
@@ -31,11 +32,7 @@ def subscribe(postgres: PostgresServer) -> Iterator[Callable[..., str]]:
 
     def start(query: Query, publication: str, folder: Path) -> str:
         subscriber = postgres.new_database()
-        environment = {**os.environ, "PGPASSWORD": PASSWORD}
-        dump = ["pg_dump", "-Fc", "--schema-only", "--no-publications", "-f", str(folder / "dump"), "-d", query.dsn]
-        for command in (dump, ["pg_restore", "-d", subscriber, str(folder / "dump")]):
-            ran = subprocess.run([str(binaries() / command[0]), *command[1:]], env=environment, capture_output=True)
-            assert ran.returncode == 0, ran.stderr
+        restore(query, subscriber, folder)
         execute(query.dsn, f"CREATE PUBLICATION p {publication}")
         execute(subscriber, f"CREATE SUBSCRIPTION s_{query.local.pipeline} CONNECTION '{query.dsn}' PUBLICATION p")
         made.append((subscriber, f"s_{query.local.pipeline}"))
@@ -56,6 +53,18 @@ def wait(done: Callable[[], bool], seconds: float = 60) -> None:
 
 def count(dsn: str, table: str) -> Any:
     return execute(dsn, f"SELECT count(*) FROM {table}")[0][0]
+
+
+STAGES = "SELECT relname FROM pg_class WHERE relname ~ '^stage_' AND relkind = 'r' ORDER BY 1"
+
+
+def restore(query: Query, subscriber: str, folder: Path, *only: str) -> None:
+    """Give the subscriber the definitions of the publisher's tables."""
+    environment = {**os.environ, "PGPASSWORD": PASSWORD}
+    dump = ["pg_dump", "-Fc", "--schema-only", "--no-publications", *only, "-f", str(folder / "dump"), "-d", query.dsn]
+    for command in (dump, ["pg_restore", "-d", subscriber, str(folder / "dump")]):
+        ran = subprocess.run([str(binaries() / command[0]), *command[1:]], env=environment, capture_output=True)
+        assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize("mode", ["ledger", "two-phase"])
@@ -97,3 +106,53 @@ def test_a_publication_for_all_tables_carries_ledger_and_staging_too_and_goes_on
     assert not [name for name in published if name.startswith("raw_")], "an unlogged table is never published"
     errors = execute(subscriber, "SELECT apply_error_count FROM pg_stat_subscription_stats")
     assert errors == [(0,)]
+
+
+def test_no_new_table_stops_a_subscriber_of_all_tables_while_a_query_runs(
+    publisher: PostgresServer, subscribe: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup locks the staging tables, so none can be emptied; checkpoints overlap, and all have grown."""
+    monkeypatch.setattr(stages, "LARGE", 1)
+    query = Query(tmp_path / "checkpoint", publisher.new_database(), name="locked")
+    run = query.start()
+    subscriber = subscribe(query, "FOR ALL TABLES", tmp_path)
+    tables = query.select(STAGES)
+    with psycopg.connect(query.dsn) as backup:
+        for (name,) in tables:
+            backup.execute(f"LOCK TABLE _holdfast.{name} IN ACCESS SHARE MODE")
+        for checkpoint in range(5):
+            run.run(checkpoint, batch(rows(2 * checkpoint), rows(2 * checkpoint + 1)))
+        settle(run)
+    run.run(5, batch(rows(10)))
+    settle(run)
+    run.close()
+    assert query.ids() == list(range(11))
+    assert query.select(STAGES) == tables
+    wait(lambda: count(subscriber, "t") == 11 and count(subscriber, "_holdfast.ledger") == 6)
+    assert execute(subscriber, "SELECT apply_error_count FROM pg_stat_subscription_stats") == [(0,)]
+
+
+def test_a_subscriber_of_all_tables_stops_at_a_table_it_lacks_and_goes_on_when_it_has_it(
+    publisher: PostgresServer, subscribe: Callable[..., str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A start after the table was changed makes new staging tables, and says so."""
+    query = Query(tmp_path / "checkpoint", publisher.new_database(), name="lacking")
+    run = query.start()
+    subscriber = subscribe(query, "FOR ALL TABLES", tmp_path)
+    run.run(0, batch(rows(0)))
+    settle(run)
+    run.close()
+    assert "FOR ALL TABLES" not in caplog.text
+    known = query.select(STAGES)
+    execute(query.dsn, "ALTER TABLE t ALTER name TYPE varchar(9)")
+    run = query.start()
+    assert "are new, and a publication FOR ALL TABLES carries them" in caplog.text
+    run.run(1, batch(rows(1)))
+    settle(run)
+    run.close()
+    failures = "SELECT apply_error_count > 0 FROM pg_stat_subscription_stats"
+    wait(lambda: execute(subscriber, failures) == [(True,)])
+    assert count(subscriber, "t") == 1
+    lacking = [name for (name,) in query.select(STAGES) if (name,) not in known]
+    restore(query, subscriber, tmp_path, *(f"--table=_holdfast.{name}" for name in lacking))
+    wait(lambda: count(subscriber, "t") == 2)

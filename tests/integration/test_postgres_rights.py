@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, RowError
 from holdfast.sinks.subtask import make_task
 from holdfast.testing.local import PickledTasks
 from tests.integration.pg import Query, batch, rows, settle
+from tests.integration.test_postgres_proofs import LONG
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer, execute, newest
 
@@ -74,18 +76,23 @@ def test_the_transaction_timeout_of_postgresql_17_and_newer_ends_nothing_of_ours
     timeouts_end_nothing(query, options, ["transaction_timeout"])
 
 
-def test_ending_a_prepared_transaction_is_not_ended_by_the_statement_timeout(query: Query) -> None:
-    """It is no part of a transaction that could have settings of its own; others' settings are left alone."""
-    execute(query.dsn, f"ALTER DATABASE {query.dsn.rpartition('/')[2]} SET statement_timeout = '150ms'")
+@pytest.mark.parametrize(
+    ("server", "timeout"), [("postgres", "statement_timeout"), ("postgres_18", "transaction_timeout")]
+)
+def test_ending_a_prepared_transaction_is_not_ended_by_a_timeout(
+    request: pytest.FixtureRequest, tmp_path: Path, server: str, timeout: str
+) -> None:
+    """COMMIT and ROLLBACK PREPARED are in no transaction that could have settings of its own."""
+    query = Query(tmp_path / "checkpoint", request.getfixturevalue(server).new_database())
+    execute(query.dsn, f"ALTER DATABASE {query.dsn.rpartition('/')[2]} SET {timeout} = '150ms'")
     run = query.start(mode="two-phase")
     (sink,) = run.sinks
     with sink.server.connect() as connection:
-        connection.forget_timeout()
         connection.alone("SELECT pg_sleep(0.4)")
     run.run(0, batch(rows(1)))
     run.close()
     assert query.ids() == [1]
-    assert execute(query.dsn, "SHOW statement_timeout") == [("150ms",)]
+    assert execute(query.dsn, f"SHOW {timeout}") == [("150ms",)], "others' settings are left alone"
 
 
 def timeouts_end_nothing(query: Query, options: dict[str, Any], names: Sequence[str]) -> None:
@@ -119,6 +126,46 @@ def test_an_idle_transaction_of_a_task_is_not_ended_while_it_waits_for_rows(quer
     sink.commit(0, [sink.pre_commit(writer)], PickledTasks())
     run.close()
     assert query.ids() == [1]
+
+
+@contextmanager
+def nothing_made(query: Query) -> Iterator[None]:
+    """For as long as this lasts, nobody can make, change or drop anything in the database."""
+    refuse = "RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no % here'', tg_tag; END'"
+    execute(query.dsn, f"CREATE FUNCTION refuse() {refuse}")
+    execute(query.dsn, "CREATE EVENT TRIGGER refuse ON ddl_command_start EXECUTE FUNCTION refuse()")
+    try:
+        yield
+    finally:
+        execute(query.dsn, "DROP EVENT TRIGGER refuse")
+
+
+@pytest.mark.parametrize("options", [{"mode": "ledger"}, {"mode": "upsert", "key": ["id"]}], ids=["ledger", "upsert"])
+def test_long_values_of_an_index_need_no_temporary_table_and_no_right_to_make_one(
+    query: Query, role: Callable[[], tuple[str, Query]], options: dict[str, Any]
+) -> None:
+    """Nothing is made or dropped while the query runs, either: the catalog would grow with every task."""
+    name, other = role()
+    execute(query.dsn, f"REVOKE TEMPORARY ON DATABASE {query.dsn.rpartition('/')[2]} FROM PUBLIC")
+    execute(query.dsn, f"CREATE SCHEMA _holdfast AUTHORIZATION {name}")
+    execute(query.dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name text); CREATE INDEX ON t (name, id)")
+    execute(query.dsn, f"GRANT SELECT, INSERT, UPDATE ON t TO {name}")
+    run = other.start(create=False, **options)
+    with nothing_made(query):
+        values = [LONG[:600], LONG[:2600], "x" * 9000, None]  # the third is short once it is compressed
+        run.run(0, batch(*([{"id": n, "name": value}] for n, value in enumerate(values))))
+        settle(run)
+        with pytest.raises(RowError, match=r"column 'id', 'name' in index 't_name_id_idx': .*index row size \d{4} exc"):
+            run.run(1, batch([{"id": 9, "name": LONG[:4000]}]))
+    assert run.coordinator.pending == [], "nothing is decided"
+    run.close()
+    again = other.start(create=False, **options)
+    again.run(1, batch(rows(8)))
+    again.close()
+    assert query.ids() == [0, 1, 2, 3, 8]
+    assert query.select("SELECT max(length(name)) FROM t") == [(9000,)]
+    tried = query.select("SELECT relname FROM pg_class WHERE relname ~ '^long_' AND relkind = 'r'")
+    assert [query.select(f"SELECT count(*) FROM _holdfast.{table}") for (table,) in tried] == [[(0,)]]
 
 
 def test_two_roles_that_share_the_schema_get_a_sentence_with_the_way_out(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ import holdfast as hf
 from holdfast import errors
 from holdfast.errors import ConfigError
 from holdfast.spark import private
+from holdfast.spark.checkpoint_files import SETTING, quick_files
 from holdfast.spark.query import HoldfastQuery
 from tests.integration.helpers import add_file, ids, read_files
 from tests.integration.test_failures import Slow, until
@@ -88,14 +91,21 @@ def test_this_spark_has_every_interface(spark, rows, monkeypatch) -> None:
     assert any(part.is_node for part in private.plan_parts(read_files(spark, rows / "in")))
     assert "spark-core" in (private.class_origin(spark.sparkContext, "org.apache.spark.SparkContext") or "")
     assert hf.session("one that runs") is spark
+    assert private.file_manager(spark.sparkContext)
+    private.pickle_by_value(errors)
+    assert private.java_query(query) is not None
+    assert callable(importlib.import_module("pyspark.daemon").manager)
+    made = SimpleNamespace()
+    private.fill_writer(made, read_files(spark, rows / "in").writeStream)
+    assert vars(made)
     assert private.missed == set(), "a fallback does its work: see what changed"
-    assert used | {"DataStreamWriter._sq"} == set(private.INTERFACES)
+    assert used | {"DataStreamWriter._sq", "pyspark.daemon.manager"} == set(private.INTERFACES)
 
 
 @pytest.mark.parametrize(
     "name",
-    ["StreamExecution.lastExecution", "Dataset.toArrowBatchRdd", "to_arrow_schema", "StreamingQuery.exception",
-     "LogicalPlan.collectLeaves"],
+    ["StreamExecution.lastExecution", "SparkPlan.schema", "Dataset.toArrowBatchRdd", "to_arrow_schema",
+     "StreamingQuery.exception", "LogicalPlan.collectLeaves", "SparkContext.hadoopConfiguration"],
 )  # fmt: skip
 def test_without_it_the_same_rows_arrive(spark, rows, without, name) -> None:
     asked = without(name)
@@ -110,6 +120,57 @@ def test_without_sparks_choice_of_query_it_is_wrapped(spark, rows, monkeypatch) 
     assert deliver(spark, rows) == list(range(80))
 
 
+def test_without_what_a_query_is_made_of_a_start_says_so_and_nothing_runs(spark, rows, without, monkeypatch) -> None:
+    from holdfast.spark.stream import HoldfastWriter
+
+    monkeypatch.delattr(HoldfastWriter, "_sq")
+    without("StreamingQuery._jsq")
+    with pytest.raises(ConfigError, match="cannot follow the queries of this version of Spark"):
+        deliver(spark, rows)
+    assert spark.streams.active == []
+
+
+def test_without_its_plan_none_is_shown_and_routes_say_so(spark, rows, without) -> None:
+    frame = read_files(spark, rows / "in")
+    without("QueryExecution.analyzed")
+    assert private.plan_text(frame) == "this Spark does not show its plan"
+    sink = hf.route(hf.SqliteSink(str(rows / "out.db"), "orders"), where="id > 1")
+    with pytest.raises(ConfigError, match=r"does not show its plan, which hf\.route needs"):
+        hf.write_stream(frame, sink, name="private", checkpoint_location=str(rows / "c"))
+
+
+def test_without_what_was_submitted_the_defaults_are_ours(without) -> None:
+    without("SparkContext._ensure_initialized")
+    assert private.submitted() == {}
+
+
+def test_without_its_java_process_spark_is_taken_as_it_is(spark, without) -> None:
+    without("SparkContext._gateway")
+    private.forget_dead_spark()
+    assert spark.range(1).count() == 1
+    with pytest.raises(errors.HoldfastError, match="does not show the Java process"):
+        private.stop_java(spark, 1.0)
+
+
+def test_without_the_quick_way_spark_writes_its_files_in_its_own(spark, rows, without) -> None:
+    without("FileSystemBasedCheckpointFileManager")
+    with quick_files(spark, f"file://{rows}"):
+        assert spark.conf.get(SETTING, None) is None
+    assert private.file_manager(spark.sparkContext) is None
+
+
+def test_without_a_writer_to_extend_connect_has_another_way(without) -> None:
+    without("connect.DataStreamWriter")
+    with pytest.raises(ConfigError, match=r"df\.writeStream\.format\('holdfast'\)"):
+        private.fill_writer(object(), object())
+
+
+def test_without_pickling_by_value_modules_must_be_importable(without) -> None:
+    asked = without("cloudpickle.register_pickle_by_value")
+    private.pickle_by_value(errors)
+    assert asked
+
+
 def test_without_an_interrupt_the_query_ends_and_tells(spark, rows, without) -> None:
     asked = without("StreamExecution.queryExecutionThread")
     (rows / "hang").touch()
@@ -117,7 +178,7 @@ def test_without_an_interrupt_the_query_ends_and_tells(spark, rows, without) -> 
     query = writer.trigger(processingTime="1 hour").start()
     until(lambda: query.lastProgress is not None and not query.status["isTriggerActive"])
     (rows / "bad").touch()
-    query.live.coordinator.deliveries[0].tasks.cancel()  # ends the attempt that hangs; the next one raises for good
+    query.running.coordinator.deliveries[0].tasks.cancel()  # ends the attempt that hangs; the next one raises for good
     with pytest.raises(errors.RowError, match="nobody takes this row"):
         query.awaitTermination()
     assert asked
@@ -181,11 +242,20 @@ def test_what_is_missing_is_told_once_and_what_spark_says_goes_up(spark, caplog,
 
 
 def test_nothing_else_of_holdfast_touches_what_is_private() -> None:
-    names = re.compile(r"\._(?:j[a-z]+|sc|gateway|ensure_initialized)\b|to_arrow_schema|NoOpSerializer")
-    found = [
+    names = re.compile(
+        r"\._(?:j[a-z]+|sc|sq|gateway|ensure_initialized|active_spark_context|instantiatedSession|activeSession)\b"
+        r"|to_arrow_schema|NoOpSerializer|register_pickle_by_value|FileSystemBasedCheckpointFileManager"
+        r"|pyspark\.daemon import|\bvars\([^)]*writeStream|\.splitlines\(\)\[2:\]"
+    )
+    found = {
         f"{file.relative_to(SOURCE)}: {match[0]}"
         for file in SOURCE.rglob("*.py")
         for match in names.finditer(file.read_text(encoding="utf-8"))
         if file.name != "private.py" and not match[0].startswith(("._json", "._judge", "._joined"))
-    ]
-    assert found == []
+    }
+    assert found == {
+        # Spark's daemon starts it, before there is anything else of holdfast.
+        "spark/daemon.py: pyspark.daemon import",
+        # What looks for packages on a cluster goes there by value, and is forgotten again.
+        "spark/packages.py: register_pickle_by_value",
+    }

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import errors
-from holdfast.spark import checkpoint_files, class_archive
+from holdfast.spark import checkpoint_files, class_archive, private
 from holdfast.spark.session import _daemon, _sockets
 
 pytestmark = pytest.mark.spark
@@ -152,7 +152,7 @@ class TestSparksOwnCheckpointFiles:
 
     def test_the_choice_is_for_this_query_only(self, spark: SparkSession, tmp_path, monkeypatch) -> None:
         """Spark is told while it starts the query: it complains of a class that is none of its kind."""
-        monkeypatch.setattr(checkpoint_files, "_CLASSES", ("org.apache.spark.SparkContext",))
+        monkeypatch.setattr(private, "_FILE_MANAGERS", ("org.apache.spark.SparkContext",))
         rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
         writer = hf.write_stream(rows, hf.StdoutSink(), name="quick", checkpoint_location=tmp_path / "c")
         with pytest.raises(Exception, match=r"org\.apache\.spark\.SparkContext"):

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_an_unknown_kind_of_state_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'rocksdb'"):
+    with pytest.raises(ConfigError, match="state must be one of rocksdb, or None, not 'memory'"):
         hf.session("x", state="memory")
 
 

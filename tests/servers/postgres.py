@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import psycopg
 from holdfast.testing.servers import postgres
 from holdfast.testing.servers.postgres import USER, _children, binaries, wheels
 
-__all__ = ["PASSWORD", "USER", "PostgresServer", "_children", "binaries", "execute", "left_behind", "newest"]
+__all__ = ["PASSWORD", "USER", "PostgresServer", "Standby", "_children", "binaries", "execute", "left_behind", "newest"]
 PASSWORD = "s3cret/pass word"
 
 
@@ -42,3 +43,30 @@ def left_behind(dsn: str) -> list[str]:
     for (table,) in execute(dsn, "SELECT oid::regclass::text FROM pg_class WHERE relname = 'staged'"):
         found += [row[0] for row in execute(dsn, f"SELECT token FROM {table}")]
     return found
+
+
+class Standby(PostgresServer):
+    """A copy of a running server that follows it, until it is promoted."""
+
+    def __init__(self, primary: PostgresServer) -> None:
+        super().__init__(fsync="off")
+        shutil.rmtree(self.data)
+        self._run(
+            [
+                "pg_basebackup",
+                "-D",
+                str(self.data),
+                "-d",
+                primary.dsn(),
+                "-R",
+                "-X",
+                "stream",
+                "--no-sync",
+                "-c",
+                "fast",
+            ]
+        )
+
+    def promote(self) -> None:
+        """Take over; returns when it writes."""
+        execute(self.dsn(), "SELECT pg_promote()")

@@ -21,7 +21,7 @@ from holdfast.core.naming import Task
 from holdfast.core.repair import Replayed
 from holdfast.core.retry import Retry
 from holdfast.errors import LostError
-from holdfast.sinks.lanes import WHOLE, Lanes
+from holdfast.sinks.selection import WHOLE, Selections
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.sinks.write_ahead import WriteAheadSink
@@ -48,11 +48,11 @@ class InProcessBatch:
         self,
         *partitions: Sequence[Any],
         on_task: Callable[[int], None] | None = None,
-        lanes: Lanes | None = None,
+        selections: Selections | None = None,
         letters: Letters | None = None,
     ) -> None:
         self.partitions = partitions
-        self.lanes, self.letters = lanes or {}, letters
+        self.selections, self.letters = selections or {}, letters
         self.on_task = on_task
         self.writes = 0
         self.drained = 0
@@ -78,15 +78,15 @@ class InProcessBatch:
             attempt = next(_attempts)
             tasks = [make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp, repair) for sink in sinks]
             ready = self._ready(rows)
-            reports.append(write_subtask(sinks, tasks, ready, self.lanes, self.letters, careful=careful))
+            reports.append(write_subtask(sinks, tasks, ready, self.selections, self.letters, careful=careful))
         return reports
 
     def _ready(self, rows: Sequence[Any]) -> list[pa.RecordBatch]:
         return list(rows) if rows and isinstance(rows[0], pa.RecordBatch) else batches(rows)
 
     def digests(self, sink: str) -> list[Replayed]:
-        lane = self.lanes.get(sink, WHOLE)
-        found = [digest_partition(n, self._ready(rows), lane) for n, rows in enumerate(self.partitions)]
+        selection = self.selections.get(sink, WHOLE)
+        found = [digest_partition(n, self._ready(rows), selection) for n, rows in enumerate(self.partitions)]
         return [replayed for replayed in found if replayed is not None]
 
     def drain(self) -> None:

@@ -1,6 +1,7 @@
 """The tables of bench/README.md are what bench/results says, runs that missed a bar included, and not too old."""
 
 import json
+import subprocess
 
 import pytest
 from bench import report, tables
@@ -28,6 +29,47 @@ def test_no_result_is_older_than_the_code_by_more_than_a_release():
     assert tables.too_old(report.RESULTS, changelog, report.project_version()) == []
 
 
+def git(*arguments):
+    done = subprocess.run(["git", *arguments], cwd=report.ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def test_every_benchmark_has_a_whole_run_of_this_code_or_is_named_as_one_without():
+    if git("rev-parse", "--is-shallow-repository") != "false":
+        pytest.skip("this is no repository with its history")
+    found = tables.not_whole(report.RESULTS, tables.bench_targets(), tables.in_history)
+    assert found == set(tables.NOT_WHOLE), "run what is missing, or mend NOT_WHOLE in bench/tables.py and the page"
+
+
+def test_a_benchmark_without_a_whole_run_of_a_known_commit_is_noticed(results):
+    assert tables.not_whole(results, ["bench-sample"], lambda commit: True) == {"bench-sample"}
+    run_once(1.6, ["--rounds", "1"])
+    assert tables.not_whole(results, ["bench-sample"], lambda commit: True) == {"bench-sample"}
+    assert "`make bench-sample`: " not in tables.render(results, ["bench-sample"]), "named only if it is in the list"
+    run_once(1.6)
+    assert tables.not_whole(results, ["bench-sample"], lambda commit: True) == set()
+    assert tables.not_whole(results, ["bench-sample"], lambda commit: False) == {"bench-sample"}
+    assert tables.in_history("HEAD") and not tables.in_history("0" * 9)
+
+
+def test_the_front_page_has_every_bar_also_one_that_was_missed(results, monkeypatch):
+    run_once(1.2, name="slow")
+    run_once(1.6, ["--rounds", "1"], name="short")
+    monkeypatch.setattr(tables, "NOT_WHOLE", ("bench-short",))
+    text = tables.overview(results, ["bench-slow", "bench-short", "bench-none"])
+    assert "| speed | 1.2 times | at least 1.5 times (as Spark told alike) | **missed** | `make bench-slow`, " in text
+    assert "1.6" not in text and "on this code yet: `make bench-short`, `make bench-none`." in text
+
+
+def test_the_page_names_what_was_never_run_whole(results, monkeypatch):
+    run_once(1.6, ["--rounds", "1"], name="short")
+    run_once(1.6, name="lost")
+    monkeypatch.setattr(tables, "NOT_WHOLE", ("bench-short", "bench-lost", "bench-none"))
+    text = tables.render(results, ["bench-short", "bench-lost", "bench-none"])
+    assert "- `make bench-short`: only told to do less" in text and "- `make bench-none`: no run is kept" in text
+    assert "- `make bench-lost`: the code that was measured is not in this repository" in text
+
+
 def test_every_kept_result_belongs_to_a_command():
     names = {f"bench-{found['benchmark']}" for found in tables.results(report.RESULTS)}
     assert names <= set(tables.bench_targets())
@@ -41,7 +83,7 @@ def test_a_run_that_missed_its_bar_stays(results):
     assert "Runs kept: 2, of which 1 missed a bar." in text
     assert "speed 1.47 of 1.5 times **missed**" in text and "| a | 1.61 |" in text
     assert "at least 1.5 times (as Spark told alike)" in text
-    assert "No run is kept of `make bench-other`." in text
+    assert "- `make bench-other`: no run is kept" in text
 
 
 def test_a_run_says_when_and_on_what_it_was(results):

@@ -55,7 +55,9 @@ def unique(items: list[Any]) -> list[Any]:
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 integers = st.integers(-(2**63), 2**63 - 1)
-naive = st.datetimes(datetime.datetime(1970, 1, 1), datetime.datetime(9999, 12, 31))
+naive = st.datetimes(datetime.datetime(1970, 1, 1), datetime.datetime(9999, 12, 31)).map(
+    lambda moment: moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+)
 #: type -> (Arrow type, values)
 KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "text": (pa.string(), text),
@@ -151,6 +153,16 @@ def test_addresses_as_bytes() -> None:
     assert listed(encode(pa.array(values), CqlType("inet"))) == packed
 
 
+def numbers(unit: str, *values: int) -> pa.Array:
+    return pa.array([*values, None], pa.int64()).cast(pa.timestamp(unit, "Europe/Amsterdam"))
+
+
+def test_rule_16_moments_that_an_earlier_version_decided_are_sent_as_it_sent_them() -> None:
+    assert listed(encode(numbers("us", 1999, 2001), CqlType("timestamp"))) == [
+        (1).to_bytes(8, "big"), (2).to_bytes(8, "big"), None,
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("cql", "array", "why"),
     [
@@ -160,6 +172,10 @@ def test_addresses_as_bytes() -> None:
         ("time", pa.array([86_400_000_000], pa.int64()).cast(pa.time64("us")), "86400000000 us is not a time of a day"),
         ("time", pa.array([-1], pa.int32()).cast(pa.time32("s")), "-1 s is not a time of a day"),
         ("timestamp", pa.array([2**62], pa.int64()).cast(pa.timestamp("s")), "seconds from 1970 is too far away"),
+        ("timestamp", numbers("us", 1714564800123456), "'2024-05-01 12:00:00.123456' is finer than a millisecond"),
+        ("timestamp", numbers("us", -1), "'1969-12-31 23:59:59.999999' is finer than a millisecond"),
+        ("timestamp", numbers("us", 2**63 - 1), "is finer than a millisecond, and Cassandra keeps no more"),
+        ("timestamp", numbers("ns", 10**6, 10**6 + 1), "date_trunc('MILLISECOND', ...) cuts it"),
         ("date", pa.array([2**62], pa.int64()).cast(pa.date64()), "is not a day Cassandra has"),
         ("ascii", pa.array(["é" * 100]), "characters) is not ASCII"),
     ],

@@ -102,7 +102,7 @@ def test_replication_is_the_users_choice_and_is_checked(replication: Any, messag
         committer(replication=replication)
 
 
-def test_c4_a_mark_is_read_at_a_level_that_sees_every_write() -> None:
+def test_c3_a_mark_is_read_at_a_level_that_sees_every_write() -> None:
     with pytest.raises(ConfigError, match="consistency must be one of LOCAL_QUORUM, QUORUM, ALL, not 'ONE'"):
         committer(consistency="ONE")
 
@@ -146,6 +146,8 @@ def test_the_kinds_of_timeouts_are_told_apart() -> None:
     assert explain(away) == (
         "too few replicas are alive: consistency LOCAL_QUORUM needs 2, and 1 are; nothing was written"
     )
+    silent = cassandra.OperationTimedOut({"127.0.0.2:9042": "Client request timeout"}, "127.0.0.2:9042")
+    assert explain(silent) == "127.0.0.2:9042 gave no answer within `timeout`; it is asked again, which changes nothing"
     assert explain(ValueError("x")) is None
 
 

@@ -274,7 +274,7 @@ def test_i1_the_last_row_of_a_key_is_found_over_all_subtasks(tmp_path: Path) -> 
 
 
 def test_i1_keys_are_compared_as_the_endpoint_compares_them(tmp_path: Path) -> None:
-    """Cassandra keeps milliseconds: two moments that differ in microseconds are one key there."""
+    """Two moments that differ in microseconds are one key there: earlier versions decided such rows."""
     schema = pa.schema([("k", pa.timestamp("us")), ("v", pa.int64()), ("at", pa.int64())])
     later = MOMENT + datetime.timedelta(microseconds=1)
     handle = seal(tmp_path, 0, [row(MOMENT, 1), row(later, 2)], schema=schema)

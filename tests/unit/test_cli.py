@@ -152,8 +152,8 @@ def test_status_as_json(location: Path) -> None:
     assert list(document) == [
         "health", "reasons", "at", "location", "pipeline", "lineage", "owner", "last_error", "starts_last_hour",
         "failures_last_10_minutes", "last_decided", "last_complete", "completed_at", "planned", "committed", "pending",
-        "sinks", "last_checkpoint", "stuck", "resolutions", "damaged", "healthy", "freshness_seconds", "lag_seconds",
-        "lag_rows",
+        "sinks", "last_checkpoint", "stuck", "resolutions", "damaged", "warnings", "healthy", "freshness_seconds",
+        "lag_seconds", "lag_rows",
     ]  # fmt: skip
     assert (document["healthy"], document["health"], document["reasons"]) == (True, "healthy", [])
     assert document["pipeline"] == "orders"

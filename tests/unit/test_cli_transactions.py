@@ -72,10 +72,10 @@ def test_transactions_are_known_by_their_whole_identity(log: CheckpointLog) -> N
 
 
 def test_ids_of_the_write_ahead_mode_parse_back() -> None:
-    text = ids.lane("my-pipe", "kafka-out.1", "0123456789abcdef", 3)
-    assert ids.parse_lane(text) == ids.LaneId("my-pipe", "kafka-out.1", "0123456789ab", 3)
-    assert ids.parse_lane(text + "-0") is None and ids.parse(text) is None
-    assert ids.parse_lane("hfw1-a b-c-0123456789ab-0") is None
+    text = ids.publisher("my-pipe", "kafka-out.1", "0123456789abcdef", 3)
+    assert ids.parse_publisher(text) == ids.PublisherId("my-pipe", "kafka-out.1", "0123456789ab", 3)
+    assert ids.parse_publisher(text + "-0") is None and ids.parse(text) is None
+    assert ids.parse_publisher("hfw1-a b-c-0123456789ab-0") is None
     assert text.startswith(ids.prefixes("my-pipe")[1])
 
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.checkpoint import story
 from holdfast.checkpoint.loops import Threads
 from holdfast.committers.file import FileCheckpointCommitter
+from holdfast.core.states import Event, State, advance
 from holdfast.errors import BacklogFullError, CommitError, ConfigError, FencedError, LostError, RecordError
 from holdfast.testing.audit import audit
 from tests.unit.inprocess import DAMAGES, Endpoint, Engine, PreparingSink, SendingSink, damage
@@ -246,3 +248,29 @@ def test_an_endpoint_that_fails_slowly_is_given_a_rest(
     now[0] += 10
     engine.tick()
     assert endpoint.rows == [0, 1, 2]
+
+
+def test_what_a_restart_finds_is_decided_and_what_waits_in_this_run_is_lagging(
+    location: str, marks: FileCheckpointCommitter, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moves: list[tuple[State, Event]] = []
+
+    def told(state: State, event: Event) -> State:
+        moves.append((state, event))
+        return advance(state, event)
+
+    monkeypatch.setattr(story, "advance", told)
+    engine = Engine(location, SendingSink(endpoint, marks))
+    endpoint.down = DOWN
+    engine.run(0, [0])
+    endpoint.down = None
+    engine.tick()
+    assert (State.LAGGING, Event.COMMIT) in moves
+    endpoint.down = DOWN
+    engine.run(1, [1])
+    endpoint.down = None
+    moves.clear()
+    engine.restart()
+    engine.run(2, [2])
+    assert endpoint.rows == [0, 1, 2]
+    assert set(moves) == {(State.DECIDED, Event.COMMIT)}

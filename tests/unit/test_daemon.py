@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
+
 LOOK = """
 import sys
 from holdfast.spark import daemon
@@ -17,7 +19,8 @@ print(daemon.preload(), "pyarrow" in sys.modules, "given" in sys.modules, "JE_AR
 
 
 def python(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", **variables}
+    paths = os.pathsep.join([str(folder), str(Path(holdfast.__file__).parents[1])])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **variables}
     command = [sys.executable, *arguments]
     return subprocess.run(command, env=environment, input="", capture_output=True, text=True, timeout=60, check=False)
 
@@ -45,3 +48,13 @@ def test_with_threads_it_starts_over_as_sparks_own(tmp_path: Path) -> None:
     stub = "from holdfast.spark import daemon; daemon.ALWAYS = (); import sys; sys.argv = ['x', 'pyspark.worker']; "
     done = python(tmp_path, "-c", f"{stub}daemon.main()", HOLDFAST_PRELOAD="given")
     assert done.stdout == "own ['pyspark.worker']\n" and "started a thread" in done.stderr
+
+
+def test_without_sparks_manager_it_starts_over_as_sparks_own(tmp_path: Path) -> None:
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").touch()
+    own = "import sys\nif __name__ == '__main__':\n    print('own', sys.argv[1:])\n"
+    (tmp_path / "pyspark" / "daemon.py").write_text(own)
+    stub = "from holdfast.spark import daemon; daemon.ALWAYS = (); import sys; sys.argv = ['x', 'pyspark.worker']; "
+    done = python(tmp_path, "-c", f"{stub}daemon.main()")
+    assert done.stdout == "own ['pyspark.worker']\n" and "no pyspark.daemon.manager" in done.stderr

@@ -18,11 +18,11 @@ from holdfast.checkpoint.bad_rows import Letters
 from holdfast.core.model import Outcome
 from holdfast.errors import LostError, RecordError, RowError
 from holdfast.sinks.dead_letters import KeptLetters, _Keep
-from holdfast.sinks.lanes import Lane
 from holdfast.sinks.letters import KEPT, SCHEMA, contents, read_row
+from holdfast.sinks.selection import Selection
 from tests.unit.inprocess import Endpoint, Engine, InProcessBatch, LosingSink, PreparingSink
 
-ODD = Lane(((0, "id"),), reject=1, rule="id % 2 = 1")
+ODD = Selection(((0, "id"),), reject=1, rule="id % 2 = 1")
 
 
 class Picky(PreparingSink):
@@ -107,7 +107,7 @@ def test_after_refused_rows_the_next_checkpoints_look_for_them_at_once(tmp_path:
 def test_rows_that_a_route_rejects_need_no_second_run(tmp_path: Path) -> None:
     end = Endpoint()
     run, dead, rule = engine(tmp_path, PreparingSink(end, "even"))
-    batch = run.run(0, [numbered(range(6))], lanes={"even": ODD}, letters=rule)
+    batch = run.run(0, [numbered(range(6))], selections={"even": ODD}, letters=rule)
     run.settle()
     assert (batch.writes, sorted(end.rows)) == (1, [0, 2, 4])
     assert [(sink, json.loads(content)) for _, sink, content in dead.letters] == [
@@ -118,7 +118,7 @@ def test_rows_that_a_route_rejects_need_no_second_run(tmp_path: Path) -> None:
 def test_rejected_and_refused_rows_of_one_batch(tmp_path: Path) -> None:
     end = Endpoint()
     run, dead, rule = engine(tmp_path, Picky(end))
-    run.run(0, [numbered(range(9))], lanes={"picky": ODD}, letters=rule)
+    run.run(0, [numbered(range(9))], selections={"picky": ODD}, letters=rule)
     run.settle()
     assert sorted(end.rows) == [2, 4, 8]
     assert sorted(json.loads(content)["id"] for _, _, content in dead.letters) == [0, 1, 3, 5, 6, 7]
@@ -172,7 +172,7 @@ def test_without_dead_letters_the_error_counts_the_bad_rows_and_shows_three(tmp_
 def test_without_dead_letters_a_rejected_row_stops_the_query(tmp_path: Path) -> None:
     run = Engine(tmp_path, PreparingSink(Endpoint(), "even"))
     with pytest.raises(RowError, match=r"its route rejects rows with id % 2 = 1. In checkpoint 0 2 of its 4 rows"):
-        run.run(0, [numbered(range(4))], lanes={"even": ODD})
+        run.run(0, [numbered(range(4))], selections={"even": ODD})
 
 
 def test_the_row_itself_is_kept_with_its_letter(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The docs are tested: commands and options exist, links resolve. tests/integration/test_docs.py runs the snippets."""
 
+import ast
 import inspect
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import typer
+import yaml
 from scripts import architecture, tables
 
 import holdfast as hf
@@ -19,6 +21,7 @@ from holdfast.cli.app import app
 from holdfast.core import faults
 from holdfast.pipeline.help import HELP
 from holdfast.pipeline.options import options_of
+from holdfast.pipeline.problems import read_job
 from holdfast.testing.contract import CHECKS, contracts
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +45,34 @@ def text(page):
 def slug(heading):
     """The anchor GitHub makes for a heading."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+#: What looks at a snippet: `test_commands_exist` at bash, tests/integration/test_docs.py at python and py (it runs
+#: them), the test below at yaml, tests/integration/test_postgres_docs.py at sql (it asks a server), test_states.py and
+#: `test_the_house_is_drawn_as_it_is` at mermaid. The rest are words of other programs.
+LANGUAGES = {"bash", "python", "py", "yaml", "sql", "mermaid", "shell", "ini", "java", "dockerfile", ""}
+
+
+@pytest.mark.parametrize("page", [*PAGES, README], ids=lambda page: page.name)
+def test_no_snippet_is_in_a_language_that_no_test_looks_at(page):
+    fences = re.findall(r"^ *```(.*)$", page.read_text(), re.M)
+    assert len(fences) % 2 == 0
+    assert set(fences[::2]) <= LANGUAGES
+    assert set(fences[1::2]) <= {""}
+
+
+def test_the_job_file_that_is_shown_is_a_job_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("KAFKA_PASSWORD", "hunter22")
+    monkeypatch.setenv("SHOP_DSN", "postgresql://localhost/shop")
+    job, manifest = blocks(DOCS / "job-files.md", "yaml")
+    (tmp_path / "job.yaml").write_text(job)
+    found = read_job(tmp_path / "job.yaml")
+    assert found.job.name == "totals"
+    assert [next(iter(sink.model_dump(exclude_none=True))) for sink in found.job.sinks] == ["kafka", "postgres"]
+    (container,) = yaml.safe_load(manifest)["spec"]["template"]["spec"]["containers"]
+    program, command, *rest = container["args"]
+    assert program == "holdfast"
+    typer.main.get_command(app).commands[command].make_context(command, rest)
 
 
 def test_the_guide_shows_the_three_examples_whole():
@@ -131,6 +162,37 @@ def test_tables_are_what_the_code_says():
         assert [option.name for option in options_of(getattr(hf, name)) if not option.help] == [], f"{name}: help.py"
 
 
+#: public names that nobody makes with options: what is handed out, what is extended, and what takes one text
+NO_OPTIONS = {
+    "CheckpointCommitter", "CheckpointStats", "HoldfastError", "IdempotentSink", "Outcome", "PendingCheckpoint", "Run",
+    "Task", "Tasks", "TwoPhaseCommitSink", "WholeCheckpoint", "current_task", "parse_token",
+}  # fmt: skip
+
+
+def test_the_options_of_every_public_name_are_in_the_one_table():
+    assert set(HELP) == set(hf.__all__) - NO_OPTIONS
+
+
+@pytest.mark.parametrize("name", sorted(set(HELP) - {"StartFrom"}))  # which is made by its class methods
+def test_signatures_in_the_reference_are_those_of_the_code(name):
+    section = re.search(rf"^### {name}\n(.*?)(?=^#|\Z)", text("reference.md"), re.S | re.M)[1]
+    typed = re.search(rf"`(hf\.{name}\(.*?\))`", section, re.S)
+    assert typed, f"{name}: its section begins with no signature"
+    call = ast.parse(f"def made({typed[1].partition('(')[2].removesuffix(')')}): pass").body[0].args
+    given = [*call.args, *call.kwonlyargs]
+    defaults = [None] * (len(call.args) - len(call.defaults)) + [*call.defaults, *call.kw_defaults]
+    known = inspect.signature(getattr(hf, name)).parameters.values()
+    kinds = [inspect.Parameter.POSITIONAL_OR_KEYWORD] * len(call.args)
+    assert [one.arg for one in given] == [one.name for one in known]
+    assert kinds == [one.kind for one in known if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+    for one, default in zip(known, defaults, strict=True):
+        shown = one.empty if default is None else eval(ast.unparse(default))  # noqa: S307  text of our own page
+        if one.default is not one.empty and callable(one.default):
+            assert shown is ..., one.name
+        else:
+            assert shown == one.default, one.name
+
+
 def test_every_page_is_on_the_index():
     for page in PAGES:
         assert page == DOCS / "index.md" or f"({page.relative_to(DOCS).as_posix()})" in text("index.md")
@@ -197,3 +259,11 @@ def test_every_fault_point_mode_and_check_is_explained():
         assert f"| `{name}` | {sentence} | {', '.join(contracts(name))} |" in page
     for option in inspect.signature(testing.exercise_sink).parameters:
         assert f"`{option}" in page, option
+
+
+def test_words_of_the_glossary_are_in_order_and_in_use():
+    words = re.findall(r"^\| ([^|]+) \| .+ \|$", text("glossary.md"), re.M)[1:]
+    assert words == sorted(words, key=str.lower)
+    pages = "\n".join(page.read_text() for page in [*PAGES, README] if page.name != "glossary.md").lower()
+    for word in (word for entry in words for word in entry.split(", ")):
+        assert re.search(rf"\b{re.escape(word.lower())}", pages), f"no page says {word!r}"

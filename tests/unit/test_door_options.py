@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.connect.streaming.readwriter import DataStreamWriter
 
 import holdfast as hf
 from holdfast.checkpoint.lineage import open_lineage
@@ -14,6 +15,7 @@ from holdfast.checkpoint.storage import open_storage
 from holdfast.doors.location import checkpoint_location
 from holdfast.doors.options import read_options
 from holdfast.errors import ConfigError
+from holdfast.spark.connect_writer import ConnectWriter
 
 SQLITE = {"sink": "sqlite", "path": "/tmp/out.db", "table": "orders"}
 
@@ -104,3 +106,30 @@ def test_a_full_refresh_of_a_declarative_pipeline_is_a_take_over(tmp_path: Path)
     (flows / "1" / "commits").mkdir(parents=True)
     (flows / "1" / "commits" / "0").touch()
     assert not taking(flows / "1"), "once it is under way it needs no order any more"
+
+
+@pytest.mark.parametrize(("commit_offsets", "told"), [(None, 1), (True, 1), (False, 0)])
+def test_over_connect_read_kafka_says_that_the_group_does_not_follow(monkeypatch, caplog, commit_offsets, told) -> None:
+    class Connect:
+        """A session without a JVM, and its reader."""
+
+        @property
+        def readStream(self) -> Connect:
+            return self
+
+        def format(self, *args: object, **options: object) -> Connect:
+            return self
+
+        options = option = load = format
+
+    monkeypatch.setattr("holdfast.spark.kafka.starting_offsets", lambda *args: {})
+    hf.read_kafka(Connect(), bootstrap_servers="h:1", topics=["t"], group_id="totals", commit_offsets=commit_offsets)
+    said = [record for record in caplog.records if "consumer group 'totals' are not committed" in record.getMessage()]
+    assert len(said) == told
+
+
+def test_over_connect_a_start_says_that_what_was_left_waits_for_rows(monkeypatch, caplog) -> None:
+    monkeypatch.setattr(DataStreamWriter, "start", lambda self, **given: given)
+    with caplog.at_level("INFO", "holdfast"):
+        assert object.__new__(ConnectWriter).start(queryName="q") == {"queryName": "q"}
+    assert "waits until rows come, and `holdfast status` shows it" in caplog.text

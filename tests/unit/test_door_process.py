@@ -19,8 +19,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from holdfast.checkpoint.status import read_status
 from holdfast.core import faults
+from holdfast.doors import groups, orders, talk
 from holdfast.doors import jvm as jvms
-from holdfast.doors import orders, talk
 from holdfast.doors.source import Committing, DefaultSource, Told
 from holdfast.errors import ConfigError, EngineError, FencedError, HoldfastError, UndeliveredError
 from tests.crash.processes import state_of, wait_for
@@ -292,3 +292,18 @@ def test_a_process_that_is_gone_is_not_taken_for_another_of_its_number() -> None
     wait_for(lambda: state_of(java.pid) == "Z", "a process that nobody has waited for")
     assert not found.alive
     java.wait()
+
+
+def test_that_no_consumer_group_follows_is_said_once_at_the_start(spark, capfd) -> None:
+    """What the process beside the driver says is in the driver's log; here it is this test's."""
+    line = '{"orders":{"0":30,"1":7},"returns":{"0":-2}}'
+    for batch in range(2):
+        (spark.location / "offsets" / str(batch)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n{{"logOffset":1}}\n{line}')
+        spark.run(batch)
+    said = capfd.readouterr().err
+    assert said.count("no consumer group gets its offsets") == 1 and "(orders, returns)" in said
+
+
+@pytest.mark.parametrize("line", ["-", "7", '{"logOffset":3}', '{"shard":{"iteratorType":"x"}}', "{}", '{"a":{}}'])
+def test_other_sources_are_not_taken_for_kafka(line: str) -> None:
+    assert groups.kafka_topics(line) == []

@@ -696,6 +696,7 @@ def test_many_buckets_do_not_need_many_open_files(start: Callable[..., Engine], 
     assert ids(out) == sorted(list(range(150)) * 2)
 
 
+@pytest.mark.contract("F5")
 def test_two_sinks_of_one_pipeline_may_share_a_folder(location: str, out: Path, clock: Clock) -> None:
     engine = Engine(location, *(FileSink(str(out), name=n, rolling=EACH) for n in ("a", "b")), clock=clock)
     engine.run(0, [1])

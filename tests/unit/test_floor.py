@@ -14,7 +14,7 @@ from holdfast.checkpoint import records, slots
 from holdfast.checkpoint.history import checkpoints
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.reader import LogReader
-from holdfast.checkpoint.slots import SHARD, newest_generation
+from holdfast.checkpoint.slots import SHARD, Slots
 from holdfast.checkpoint.storage import LocalStorage, open_storage
 from holdfast.core.model import RecordKind
 from holdfast.errors import FencedError, RecordError
@@ -99,7 +99,7 @@ def test_a_hundred_generations_share_a_folder(location: str, quick: None) -> Non
     again = started(location)
     assert again.last_decided == 0
     reader = LogReader(str(Path(location).parent))
-    assert newest_generation(reader.storage) == SHARD + 1
+    assert Slots(reader.storage).newest() == SHARD + 1
 
 
 def test_only_the_newest_floor_is_kept(location: str) -> None:

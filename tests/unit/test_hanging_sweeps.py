@@ -469,6 +469,32 @@ def test_d2_a_stop_ends_a_batch_that_waits_for_an_endpoint(
     assert in_thread(lambda: engine.coordinator.close(0.2, sweep=True))() == ["careful"]
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_s6_a_batch_that_a_stop_cancels_is_undone_unless_the_endpoint_hangs(
+    location: str, threaded: Threaded, gate: Gate, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """Every sink is told either way, and nothing is said to hang that only needs a moment."""
+    monkeypatch.setattr("holdfast.checkpoint.sweeps.STOPPED", 30.0 if answers else 0.2)
+    first, second = careful(Careful, gate, "first"), careful(Careful, Gate(), "second")
+    engine = threaded(location, first, second, retry=LONG)
+
+    def cancelled(subtask: int) -> None:
+        if subtask == 1:
+            engine.coordinator.hurry()
+            gate.close()
+            if answers:
+                threading.Timer(0.5, gate.open.set).start()
+            raise RuntimeError("Job 7 cancelled")
+
+    with pytest.raises(
+        RuntimeError if answers else SinkError, match="Job 7" if answers else "'first' has been sweeping"
+    ):
+        engine.run(0, [1], [2], on_task=cancelled)
+    assert first.endpoint.called("aborted") == second.endpoint.called("aborted") == [(0,)]
+    assert bool(first.endpoint.prepared) is not answers, "the next start undoes the rest"
+    gate.open.set()
+
+
 @pytest.mark.parametrize("kind", [Careful, Lagging])
 def test_d2_the_end_of_a_run_waits_for_no_last_sweep_and_no_close_that_hangs(
     location: str, threaded: Threaded, gate: Gate, kind: type[Careful], monkeypatch: pytest.MonkeyPatch

@@ -207,6 +207,13 @@ def test_every_template_is_a_job_file_that_says_all_it_needs(tmp_path: Path, tem
     assert all(getattr(item, item.kind).build() is not None for item in job.sinks)
 
 
+def test_templates_and_examples_leave_it_to_the_default_when_rows_are_seen() -> None:
+    """Which is within a minute: what a newcomer copies must not undo it."""
+    examples = Path(__file__).parents[2].joinpath("examples", "jobs").glob("*.yaml")
+    texts = [*(find(template) for template in TEMPLATES), *(file.read_text() for file in examples)]
+    assert not [text for text in texts if "rolling" in text]
+
+
 def test_a_template_that_does_not_exist_is_told_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'kafka-to-postgres'"):
         find("kafka-to-postgre")

@@ -28,12 +28,12 @@ class FakeQuery:
     def __init__(self, end: Any, progress: bool = False) -> None:
         self.end, self.stops, self.isActive = end, [], True
         coordinator = SimpleNamespace(complete_through=None)
-        self.live = SimpleNamespace(coordinator=coordinator)
+        self.running = SimpleNamespace(coordinator=coordinator)
         self._progress = progress
 
     def awaitTermination(self, timeout: int) -> bool:
         if self._progress:
-            self.live.coordinator.complete_through = 3
+            self.running.coordinator.complete_through = 3
             self._progress = False
             return False
         if self.end == "runs":

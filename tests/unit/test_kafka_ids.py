@@ -39,6 +39,12 @@ def test_p4_no_attempt_has_the_id_of_one_that_may_still_be_alive(
 
 def test_p4_tasks_1000_and_1061_do_not_share_an_id() -> None:
     """61 partitions: the retry of the first one, and the next checkpoint's task, are 61 further on."""
+    again = Attempt(0, 1061, first_stage=False)
+    assert name(0, Attempt(0, 1000)) != name(0, again), "a stage that is run again counts its tries from 0"
+
+
+def test_p4_attempts_a_whole_ring_apart_do_not_share_an_id() -> None:
+    """As many partitions as the ring has places: retries have a count of their own, and checkpoints take turns."""
     passes = Passes()
     number = passes.begin()
     first, retry = Attempt(0, 1000), Attempt(1, 1000 + RING)
@@ -52,10 +58,17 @@ def test_p4_tasks_1000_and_1061_do_not_share_an_id() -> None:
 def test_p4_a_stage_that_was_run_again_leaves_its_number_to_those_who_may_be_alive() -> None:
     passes = Passes()
     number = passes.begin()
-    first, again = Attempt(0, 1000), Attempt(0, 1007, first_stage=False)
+    first, again = Attempt(0, 1000), Attempt(0, 1061, first_stage=False)
     assert name(number, first) != name(number, again)
     passes.end(number, [again])
     assert number not in [passes.begin() for _ in range(10 * TURNS)]
+
+
+@given(st.integers(0, 2**40), st.integers(1, RING - 1))
+def test_p4_runs_of_a_stage_meet_only_a_whole_ring_apart(task: int, further: int) -> None:
+    first = Attempt(0, task)
+    for again in (task + further, task + RING + further):
+        assert name(3, first) != name(3, Attempt(0, again, first_stage=False))
 
 
 def test_p4_a_query_without_failures_needs_few_ids_however_long_it_runs() -> None:

@@ -31,7 +31,7 @@ def test_every_file_once_whatever_their_order(files, random) -> None:
 
 @given(FILES, st.data())
 def test_a_retry_repeats_the_same_transactions_when_some_are_resolved(files, data) -> None:
-    """Else rows would be published again, in a lane that does not know of the first time."""
+    """Else rows would be published again, in a publisher that does not know of the first time."""
     groups = together(files)
     kept = [group for group in groups if data.draw(st.booleans())]
     assert together([file for group in kept for file in group]) == kept

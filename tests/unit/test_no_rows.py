@@ -16,11 +16,11 @@ import holdfast as hf
 from holdfast.checkpoint.ports import Run
 from holdfast.sinks import wal
 from holdfast.sinks.fan import fanned
-from holdfast.sinks.lanes import Lane
+from holdfast.sinks.selection import Selection
 from tests.unit.inprocess import Endpoint, Engine, PreparingSink
 
 ROWS = pa.RecordBatch.from_pydict({"id": pa.array([1, 2, 3]), "none": pa.array([False, False, False])})
-NOTHING = Lane(((0, "id"),), where=1)
+NOTHING = Selection(((0, "id"),), where=1)
 DSN = "postgresql://localhost:1/none"
 SINKS: dict[str, Callable[[Path], Any]] = {
     "sqlite": lambda folder: hf.SqliteSink(folder / "out" / "a.db", "t"),
@@ -60,8 +60,8 @@ def test_a_checkpoint_without_rows_of_a_sink_does_not_touch_its_endpoint(
         monkeypatch.setattr(type(sink), "recover", lambda self, *arguments: None)
     schema = {sink.name: pa.schema([("id", pa.int64())])}
     engine = Engine(tmp_path / "ck", sink, PreparingSink(end, "other"), schema=schema)
-    lanes = {sink.name: NOTHING, "other": Lane(((0, "id"),))}
-    engine.run(0, [ROWS], lanes=lanes)
+    selections = {sink.name: NOTHING, "other": Selection(((0, "id"),))}
+    engine.run(0, [ROWS], selections=selections)
     engine.settle()
 
     def touched(*arguments: Any) -> Any:
@@ -73,7 +73,7 @@ def test_a_checkpoint_without_rows_of_a_sink_does_not_touch_its_endpoint(
     monkeypatch.setattr(sys.stdout, "write", touched)
     before = on_disk(tmp_path / "out")
     for number in (1, 2):
-        engine.run(number, [ROWS], lanes=lanes)
+        engine.run(number, [ROWS], selections=selections)
         engine.settle()
     monkeypatch.undo()
     assert on_disk(tmp_path / "out") == before
@@ -86,15 +86,15 @@ def test_a_checkpoint_without_rows_of_a_sink_does_not_touch_its_endpoint(
 def test_it_is_swept_again_when_the_time_has_come_or_rows_came(tmp_path: Path) -> None:
     end, other = Endpoint(), Endpoint()
     engine = Engine(tmp_path, PreparingSink(end, "some"), PreparingSink(other, "other"))
-    lanes = {"some": NOTHING, "other": Lane(((0, "id"),))}
-    engine.run(0, [ROWS], lanes=lanes)
+    selections = {"some": NOTHING, "other": Selection(((0, "id"),))}
+    engine.run(0, [ROWS], selections=selections)
     swept = len(end.called("recover"))
-    engine.run(1, [ROWS], lanes=lanes)
+    engine.run(1, [ROWS], selections=selections)
     assert len(end.called("recover")) == swept
     assert len(other.called("recover")) > swept
     engine.now += 60
-    engine.run(2, [ROWS], lanes=lanes)
+    engine.run(2, [ROWS], selections=selections)
     assert len(end.called("recover")) == swept + 1
-    engine.run(3, [ROWS], lanes={})
-    engine.run(4, [ROWS], lanes=lanes)
+    engine.run(3, [ROWS], selections={})
+    engine.run(4, [ROWS], selections=selections)
     assert len(end.called("recover")) == swept + 2, "after a checkpoint with its rows"

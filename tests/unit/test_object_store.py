@@ -5,12 +5,10 @@ from __future__ import annotations
 import errno
 import gc
 import importlib
-import multiprocessing
 import os
 import sqlite3
 import sys
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +22,12 @@ from holdfast.committers.sql import SqlCheckpointCommitter
 from holdfast.connectors.sqlite import SqliteSink
 from holdfast.errors import ConfigError, FencedError, MissingExtraError, RecordError, StorageError, UnsafeStorageError
 from holdfast.testing.audit import audit
+from tests.servers.races import race_processes, race_threads
 from tests.unit.inprocess import Endpoint, Engine, SendingSink
 
 
 def test_of_sixteen_racing_threads_one_creates_the_name(bucket: str) -> None:
-    stores = [open_storage(f"s3://{bucket}/ck") for _ in range(16)]
-    for name in ("decisions/0.0.json", "decisions/0.1.json", "decisions/0.2.json"):
-        with ThreadPoolExecutor(16) as pool:
-            won = [pool.submit(stores[i].create, name, b"%d" % i) for i in range(16)]
-        told = [answer.result() for answer in won]
-        assert told.count(True) == 1
-        assert stores[0].read(name) == b"%d" % told.index(True)
-
-
-def _create(arguments: tuple[str, int]) -> bool:
-    location, number = arguments
-    return open_storage(location).create("generations/0", b"%d" % number)
+    race_threads(f"s3://{bucket}/ck", ("decisions/0.0.json", "decisions/0.1.json", "decisions/0.2.json"))
 
 
 def test_a_client_is_shared_until_the_environment_points_elsewhere(
@@ -57,11 +45,7 @@ def test_a_client_is_shared_until_the_environment_points_elsewhere(
 
 
 def test_of_racing_processes_one_creates_the_name(bucket: str) -> None:
-    # spawn, as Spark's workers are: a fork would share the parent's sockets
-    with multiprocessing.get_context("spawn").Pool(4) as pool:
-        won = pool.map(_create, [(f"s3://{bucket}/ck", i) for i in range(16)], chunksize=1)
-    assert won.count(True) == 1
-    assert open_storage(f"s3://{bucket}/ck").read("generations/0") == b"%d" % won.index(True)
+    race_processes(f"s3://{bucket}/ck")
 
 
 @pytest.mark.parametrize("scheme", ["s3a", "s3n"])

@@ -123,6 +123,55 @@ def test_rolling_refuses_by_the_options_name(options: dict[str, Any], message: s
         hf.Rolling(**options)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: hf.session(5), "app_name must be a name, not 5"),
+        (lambda: hf.session("x", kafka="yes"), "kafka must be True or False, not 'yes'"),
+        (lambda: hf.session("x", state="hdfs"), "state must be one of rocksdb, or None, not 'hdfs'"),
+        (lambda: hf.session("x", conf=[("a.password", "s3cret")]), "conf must be a dict, or None, not list$"),
+        (lambda: hf.route("postgresql://me:s3cret@h"), "sink must be a sink, not str$"),
+        (
+            lambda: hf.route(hf.StdoutSink(), where=5),
+            "where must be a predicate in Spark SQL such as .*, or None, not 5",
+        ),
+        (lambda: hf.route(hf.StdoutSink(), reject=" "), "reject must be a predicate in Spark SQL .*, not ' '"),
+        (lambda: hf.route(hf.StdoutSink(), select=[]), r"select must be expressions in Spark SQL .*, not \[\]"),
+        (lambda: hf.route(hf.StdoutSink(), select=["id", 5]), r"select must be .*, not \['id', 5\]"),
+        (lambda: hf.from_debezium("rows", schema="id int"), "df must be a DataFrame, not str$"),
+        (lambda: hf.TimeBucket(7), "TimeBucket.pattern must be folders of the form name=value, .*, not 7"),
+        (lambda: hf.TimeBucket(column=7), "TimeBucket.column must be the name of a column, or None, not 7"),
+        (lambda: hf.TimeBucket(timezone="Europe"), "TimeBucket.timezone must be a time zone such as .*, not 'Europe'"),
+        (lambda: hf.StartFrom("soon"), "kind must be one of group_offsets, .*, not 'soon'"),
+        (lambda: hf.StartFrom.group_offsets(5), "fallback must be one of earliest, latest, error, not 5"),
+        (lambda: hf.StartFrom.timestamp("1"), "ms must be milliseconds since 1970, not '1'"),
+        (lambda: hf.StartFrom.specific_offsets([("t", 0)]), r"offsets must be a dict, not \[\('t', 0\)\]"),
+        (lambda: hf.StartFrom.specific_offsets({"t": 5}), "specific_offsets: t: 5 is not {partition: offset}"),
+        (lambda: hf.FileCheckpointCommitter(5), "base_path must be text or a path, not 5"),
+        (lambda: hf.SqlCheckpointCommitter(b"postgresql://me:s3cret@h/d"), "url must be a URL .*, not bytes$"),
+        (
+            lambda: hf.savepoint("ck", "to", keep=True),
+            "keep must be a number of savepoints, at least 1, or None, not True",
+        ),
+        (lambda: hf.savepoint("ck", "to", stopped="no"), "stopped must be True or False, not 'no'"),
+        (lambda: hf.checkpoints("ck", last=0), "last must be a whole number of at least 1, or None, not 0"),
+        (lambda: hf.metrics("9000"), "port must be a number from 0 to 65535, not '9000'"),
+        (lambda: hf.lineage("http://h", api_key=b"s3cret"), "api_key must be text, or None, not bytes$"),
+        (lambda: hf.lineage("http://h", hide_also="x"), "hide_also must be a function, not 'x'"),
+        (lambda: hf.traces(5), "endpoint must be the http:// or https:// address of a collector, or None, not 5"),
+        (lambda: hf.read_whole_checkpoints("h:9", ""), "progress_topic must be a name, not ''"),
+        (
+            lambda: hf.read_whole_checkpoints("h:9", "p", after=True),
+            "after must be the number of a checkpoint, or None",
+        ),
+        (lambda: hf.read_whole_checkpoints("h:9", "p", timeout="1"), "timeout must be a number of seconds, or None"),
+    ],
+)
+def test_everything_else_that_is_public_refuses_as_sinks_do(call: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        call()
+
+
 def test_no_error_quotes_a_secret() -> None:
     for make in (
         lambda: hf.KafkaSink("h:9092", "t", config=[("sasl.password", "s3cret")]),  # type: ignore[arg-type]
@@ -153,11 +202,12 @@ def test_the_command_line_shows_the_options_of_a_sink(name: str) -> None:
     known = options_of(SINKS[name].target)
     assert [option["name"] for option in found] == [option.name for option in known]
     assert all(option["help"] and "](" not in option["help"] for option in found)
+    assert [option["takes"] for option in found] == [option.takes for option in known]
 
 
 def test_the_command_line_shows_them_as_a_table_and_names_the_sinks_there_are() -> None:
     shown = CliRunner().invoke(app, ["schema", "sqlite"]).stdout
-    assert '"ledger"' in shown and "schema_change" in shown
+    assert '"ledger"' in shown and "one of" in shown and "schema_change" in shown
     wrong = CliRunner().invoke(app, ["schema", "oracle"])
     assert wrong.exit_code == 3 and "there are kafka, postgres, files, sqlite" in wrong.stderr
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import pickle
+import platform
+import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 
 import holdfast as hf
+from holdfast.checkpoint.ports import Run
+from holdfast.doors.orders import Order
+from holdfast.doors.source import Writing
 from holdfast.errors import ConfigError, MissingExtraError
+from holdfast.spark.failures import from_text
 from holdfast.spark.look import look
 from holdfast.spark.packages import MODULES, check, extras_of
 
@@ -67,3 +75,41 @@ def test_extras_are_those_of_sinks_committers_and_stores(tmp_path: Path) -> None
 def test_every_module_of_an_extra_is_one_that_can_be_found() -> None:
     everything = [name for names in MODULES.values() for name in names]
     assert look(everything, pickle.dumps(None), 0)["missing"] == []
+
+
+def test_a_task_of_the_door_without_holdfast_says_what_to_ship_and_how(tmp_path: Path) -> None:
+    """In a Python that has Spark's packages and not ours; through the door nobody asks executors before."""
+    run = Run("door", "lineage", 0, str(tmp_path))
+    kafka = hf.KafkaSink("localhost:9", "t", name="out")
+    (tmp_path / "writer").write_bytes(cloudpickle.dumps(Writing(Order(run, 0, sinks=(kafka,)))))
+    code = (
+        "import pickle, sys\n"
+        "class NotHere:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in sys.argv[2:]: raise ModuleNotFoundError(name=name)\n"
+        "import importlib.util\n"
+        "plain = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name: None if name in sys.argv[2:] else plain(name)\n"
+        "sys.meta_path.insert(0, NotHere())\n"
+        "writer = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "writer.write(iter([]))\n"
+    )
+
+    def said(*lacks: str) -> str:
+        command = [sys.executable, "-c", code, str(tmp_path / "writer"), *lacks]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode != 0
+        return done.stderr
+
+    for lacks in ("holdfast", "confluent_kafka"):
+        error = from_text(said(lacks))
+        assert isinstance(error, MissingExtraError)
+        with pytest.raises(MissingExtraError) as told:
+            seen = {"host": socket.gethostname(), "python": f"{sys.executable} ({platform.python_version()})"}
+            check({**GOOD, **seen, "missing": [lacks]}, ["kafka"])
+        begin, _, _ = str(told.value).partition(" for the Python that ")
+        assert str(error).startswith(begin), "the same words as with hf.write_stream, but for how to ship it"
+        assert "PYSPARK_PYTHON names where the driver is started" in str(error)
+        assert "Install 'holdfast[kafka]' on every machine" in str(error) and "Nothing was decided" in str(error)
+    # Where all is there it gets as far as a task can get without Spark.
+    assert "assert context is not None" in said()

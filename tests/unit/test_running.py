@@ -117,9 +117,9 @@ def test_the_query_tells_what_failed_between_two_batches() -> None:
     nothing = SimpleNamespace(isDefined=lambda: False, isEmpty=lambda: True)
     query = HoldfastQuery(SimpleNamespace(exception=lambda: nothing))  # type: ignore[arg-type]
     assert query.exception() is None
-    query.live = RunningQuery("/nowhere", [])
+    query.running = RunningQuery("/nowhere", [])
     assert query.exception() is None
-    query.live.failure = RecordError("file x is damaged")
+    query.running.failure = RecordError("file x is damaged")
     assert "RecordError: file x is damaged" in str(query.exception())
 
 
@@ -134,8 +134,8 @@ def test_f6_last_files_that_cannot_be_completed_are_told_to_whoever_waits_for_th
         exception=lambda: nothing, isActive=lambda: False, awaitTermination=lambda: None, recentProgress=list
     )
     query = HoldfastQuery(ended)
-    query.live = live = RunningQuery(location, engine.sinks)
-    live._query, live.coordinator = query, engine.coordinator
+    query.running = known = RunningQuery(location, engine.sinks)
+    known._query, known.coordinator = query, engine.coordinator
     with armed("commit.subtask=error"), pytest.raises(InjectedFault):
         query.awaitTermination()
     assert "InjectedFault" in str(query.exception())
@@ -204,8 +204,8 @@ def _ended_query(engine: Engine) -> HoldfastQuery:
         recentProgress=list,
     )
     query = HoldfastQuery(ended)
-    query.live = RunningQuery(engine.location, engine.sinks)
-    query.live._query, query.live.coordinator = query, engine.coordinator
+    query.running = RunningQuery(engine.location, engine.sinks)
+    query.running._query, query.running.coordinator = query, engine.coordinator
     return query
 
 

@@ -76,6 +76,27 @@ def test_what_is_not_set_comes_from_the_environment(bucket: str, s3_server: str)
     assert ObjectStorage(f"s3://{bucket}/x").read("a") == b"1", "s3:// is the environment's"
 
 
+def test_settings_of_a_bucket_go_before_those_of_all(bucket: str, s3_server: str) -> None:
+    """As Hadoop has it; also for names with dots, and with nothing, which takes back what is set for all."""
+    told = {**spark_conf("http://127.0.0.1:9"), "fs.s3a.connection.ssl.enabled": "false"}
+    own = {
+        f"{bucket}.endpoint": s3_server, f"{bucket}.access.key": "of-the-bucket", f"{bucket}.session.token": "",
+        "my.data.endpoint": "other:1", "my.data.path.style.access": "false", "my.data.committer.name": "magic",
+    }  # fmt: skip
+    hadoop.use(hadoop.read_settings(told.get, lambda prefix: own if prefix == "fs.s3a.bucket." else {}))
+    assert not any("committer" in name for name in hadoop.given()), "only what is used is handed on"
+    storage = ObjectStorage(f"s3a://{bucket}/x")
+    assert storage.create("a", b"1")
+    assert (storage._fs.key, storage._fs.secret, storage._fs.token) == ("of-the-bucket", SECRET, None)
+    assert storage._fs.s3.meta.region_name == "eu-central-1"
+    of_all = hadoop.s3_options("third")
+    assert of_all == hadoop.s3_options()
+    assert (of_all["endpoint_url"], of_all["key"]) == ("http://127.0.0.1:9", "from-spark")
+    dotted = hadoop.s3_options("my.data")
+    assert dotted["endpoint_url"] == "http://other:1" and "config_kwargs" not in dotted
+    assert ObjectStorage("s3a://third/x")._fs is ObjectStorage("s3a://fourth/y")._fs is not storage._fs
+
+
 def test_a_server_that_is_away_is_told_without_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     hadoop.use({"fs.s3a.access.key": "me", "fs.s3a.secret.key": SECRET, "fs.s3a.endpoint": "http://127.0.0.1:9"})
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")

@@ -144,6 +144,7 @@ def test_a_file_that_is_missing_is_named(tmp_path) -> None:
         savepoints.verify(found)
 
 
+@pytest.mark.contract("S5")
 def test_the_newest_are_kept(tmp_path) -> None:
     engine = stopped(tmp_path)
     for number in range(4):
@@ -181,6 +182,23 @@ def test_nothing_decided_is_nothing_to_save(tmp_path) -> None:
     engine.stop()
     with pytest.raises(ConfigError, match="nothing to make a savepoint of"):
         hf.savepoint(tmp_path / "ck", tmp_path / "saved")
+
+
+def test_offsets_in_a_format_that_nobody_here_knows_are_refused_not_misread(tmp_path, monkeypatch, caplog) -> None:
+    """Spark has a second format for those who ask for it; its lines are not one for each source in their order."""
+    from holdfast.spark import kafka, private
+
+    engine = stopped(tmp_path)
+    data = (tmp_path / "ck" / "offsets" / "0").read_bytes()
+    for number in engine.spark.names("offsets"):
+        engine.spark.replace(f"offsets/{number}", data.replace(b"v1", b"v2", 1))
+    with pytest.raises(RecordError, match=r"offsets/\d+ is in a format of Spark's that holdfast does not read: 'v2'"):
+        hf.savepoint(tmp_path / "ck", tmp_path / "saved")
+    monkeypatch.setattr(private, "missed", set())
+    monkeypatch.setattr(kafka, "streaming_sources", lambda frame: [])
+    progress = kafka.KafkaProgress(None, engine.spark)
+    assert progress._offsets(0) is None and progress._offsets(0) is None
+    assert caplog.text.count("group offsets are not committed") == 1
 
 
 def test_what_a_sink_still_owes_is_not_saved(tmp_path) -> None:

@@ -22,7 +22,7 @@ import pytest
 
 from holdfast.checkpoint.ports import Committed, LoopTasks, Run
 from holdfast.connectors.sqlite import SqliteSink
-from holdfast.connectors.sqlite_table import Ledger
+from holdfast.connectors.sqlite.table import Ledger
 from holdfast.core.model import Outcome
 from holdfast.errors import (
     ConfigError,
@@ -367,7 +367,7 @@ def test_a_file_of_another_kind_is_a_wrong_path(rig: Rig) -> None:
 
 
 def test_a_locked_file_names_the_path_and_is_tried_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.connectors.sqlite_table._PATIENCE", 0.05)
+    monkeypatch.setattr("holdfast.connectors.sqlite.table._PATIENCE", 0.05)
     run = run_info(rig)
     sink = opened(rig, run)
     work = [prepared(sink, run, 0, 1)]

@@ -88,7 +88,7 @@ def test_a_commit_that_fails_in_the_middle_leaves_nothing_of_it(rig: Rig, monkey
     engine = rig.engine()
     engine.run(0, [1])
     with monkeypatch.context() as patch:
-        patch.setattr("holdfast.connectors.sqlite_table._ADD_TO_LEDGER", "INSERT INTO gone VALUES (?,?,?,?,?,?)")
+        patch.setattr("holdfast.connectors.sqlite.table._ADD_TO_LEDGER", "INSERT INTO gone VALUES (?,?,?,?,?,?)")
         engine.run(1, [2], [3])
         with pytest.raises(CommitError, match="no such table: gone"):
             engine.settle()
@@ -123,7 +123,7 @@ def test_a_reader_sees_whole_checkpoints_only(rig: Rig) -> None:
 
 
 def test_the_ledger_is_pruned_and_its_newest_row_stays(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.connectors.sqlite_table._LEDGER_KEPT", 3)
+    monkeypatch.setattr("holdfast.connectors.sqlite.table._LEDGER_KEPT", 3)
     engine = rig.engine()
     for checkpoint_id in range(8):
         engine.run(checkpoint_id, [checkpoint_id])

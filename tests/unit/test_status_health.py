@@ -321,3 +321,27 @@ def test_a_start_that_never_ends_is_not_healthy(tmp_path: Path, monkeypatch: pyt
     code, status = shown(tmp_path)
     assert (code, status["owner"]["state"]) == (1, "starting")
     assert "is still starting after" in status["reasons"][0]
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern"),
+    [("gs://bucket/out", None), ("abfss://box@acme.dfs.core.windows.net/out", None), ("gs://b/DE", "gs://b/{country}")],
+)
+def test_files_that_can_come_back_are_warned_of_and_change_no_exit_code(
+    tmp_path: Path, path: str, pattern: str | None
+) -> None:
+    """On stores where a file is shown by a copy; on the others there is nothing to say."""
+    log = start(tmp_path)
+    state: dict[str, Any] = {"kind": "holdfast.files", "options": {"path": path}, "waiting": []}
+    if pattern is not None:
+        state = {"version": 1, "pattern": pattern, "targets": {"DE": {"seen": [], "state": state}}}
+    local = {"kind": "holdfast.files", "options": {"path": "/data/out"}, "waiting": []}
+    log.decide(0, ("copies", "local"), [], timestamp=0, state={"copies": state, "local": local, "other": None})
+    for sink in ("copies", "local"):
+        log.record_commit(0, sink, {"at": 1})
+    beat(log)
+    code, document = shown(tmp_path)
+    assert (code, document["health"]) == (0, "healthy")
+    (text,) = document["warnings"]
+    assert text.startswith(f"sink 'copies': files in {pattern or path} are shown by a copy")
+    assert "warning: sink 'copies': files in" in run("status", tmp_path).stdout.replace("\n", " ")

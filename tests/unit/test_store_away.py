@@ -27,6 +27,16 @@ COMMANDS = [
     ["resolve", LOCATION, "3", "--give-up"],
     ["flush", LOCATION],
     ["transactions", "list", LOCATION],
+    ["resolve", LOCATION, "--sink", "files", "--accept-restored", "--yes"],
+    ["rewind", LOCATION, "--to", "3"],
+    ["dead-letters", "list", LOCATION],
+    ["dead-letters", "show", LOCATION, "--checkpoint", "3"],
+    ["watch", LOCATION],
+    ["savepoint", "create", LOCATION, "s3://bucket/savepoints"],
+    ["savepoint", "list", "s3://bucket/savepoints"],
+    ["savepoint", "show", "s3://bucket/savepoints/one"],
+    ["savepoint", "delete", "s3://bucket/savepoints/one", "--yes"],
+    ["savepoint", "start-from", "s3://bucket/savepoints/one", "s3://bucket/new", "--name", "new"],
 ]
 
 

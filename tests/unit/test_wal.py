@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import gc
+import hashlib
 import multiprocessing
 import os
 import signal
@@ -45,6 +46,26 @@ def test_w2_the_handle_is_all_a_reader_needs(location: str) -> None:
     assert handle["bytes"] == Path(location, handle["handle"]).stat().st_size
     assert rows(location, handle) == [1, 2, 3]
     assert rows(location, handle) == [1, 2, 3], "reading takes nothing away"
+
+
+def test_w2_a_sealed_file_is_on_the_disk_whole_with_its_name_and_its_checksum(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, int]] = []
+    fsync = os.fsync
+
+    def noted(fd: int) -> None:
+        synced.append((str(Path(f"/proc/self/fd/{fd}").readlink()), os.fstat(fd).st_size))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    handle = sealed(location)
+    path = Path(location, handle["handle"])
+    content = path.read_bytes()
+    assert (str(path), len(content)) in synced, "flushed when the last byte was written"
+    last = max(n for n, (name, _) in enumerate(synced) if name == str(path))
+    assert str(path.parent) in [name for name, _ in synced[last:]], "and its name after that"
+    assert handle["sha256"] == hashlib.sha256(content).hexdigest()
 
 
 def test_any_spark_type_comes_back_as_it_went_in(location: str) -> None:
@@ -123,7 +144,7 @@ def test_a_sink_whose_name_begins_like_anothers_is_not_swept_with_it(location: s
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_damage_is_found_before_the_first_row_is_given_out(location: str, how: str) -> None:
+def test_w2_damage_is_found_before_the_first_row_is_given_out(location: str, how: str) -> None:
     """A half-sent checkpoint would be worse than none."""
     handle = sealed(location, *[record_batch(range(n, n + 100)) for n in range(0, 1000, 100)])
     path = Path(location, handle["handle"])

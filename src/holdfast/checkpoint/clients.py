@@ -16,6 +16,8 @@ from holdfast.errors import ConfigError, MissingExtraError
 #: scheme of a location -> the one that its client has
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "az": "abfs", "abfss": "abfs"}
 _EXTRAS = {"s3": "s3", "gs": "gcs", "abfs": "azure"}
+#: where a file gets its name by a copy, and the removal of the one it was made of
+_COPYING = ("gs", "abfs")
 #: the beginnings of the names of variables that tell clients where and who
 _VARIABLES = ("AWS_", "AZURE_", "GOOGLE_", "GCSFS_", "STORAGE_EMULATOR_HOST")
 #: seconds between two looks whether Azure has copied a file
@@ -58,6 +60,20 @@ def extra_for(location: str) -> str | None:
     return _EXTRAS.get(_SCHEMES.get(given, given)) if "://" in location else None
 
 
+def returning_files(location: str) -> str | None:
+    """What has to be said of a folder whose files can come back; None where they cannot.
+
+    Whoever is killed between the copy and the removal does both again, and does not know what became of the copy.
+    """
+    given = location.partition("://")[0]
+    if "://" not in location or _SCHEMES.get(given, given) not in _COPYING:
+        return None
+    return (
+        f"files in {location} are shown by a copy: while no driver runs, or a checkpoint is not complete, nobody may "
+        "move, compact or delete committed ones, or the next start can show one again"
+    )
+
+
 def open_client(location: str, place: Place) -> Any:
     """One client a process: making one costs hundreds of milliseconds, and every task opens the store several times.
 
@@ -66,7 +82,8 @@ def open_client(location: str, place: Place) -> Any:
     environment = sorted((k, v) for k, v in os.environ.items() if k.startswith(_VARIABLES))
     told = sorted(hadoop.given().items()) if place.hadoop else []
     try:
-        return _client(place.scheme, place.host, place.hadoop, os.getpid(), *environment, *told)
+        bucket = hadoop.bucket_with_own(place.root) if place.hadoop and place.scheme == "s3" else ""
+        return _client(place.scheme, place.host or bucket, place.hadoop, os.getpid(), *environment, *told)
     except ImportError as error:
         extra = extra_for(location)
         remedy = f"pip install 'holdfast[{extra}]'" if extra else str(error)
@@ -82,16 +99,17 @@ def open_client(location: str, place: Place) -> Any:
 
 
 @lru_cache(maxsize=8)
-def _client(scheme: str, host: str, as_spark: bool, *_key: object) -> Any:
+def _client(scheme: str, whose: str, as_spark: bool, *_key: object) -> Any:
+    """`whose`: the host of an account of Azure's; the name of a bucket that has settings of its own."""
     # Not from fsspec's own cache of clients: that one does not know the environment, and keeps an old endpoint.
     always = {"use_listings_cache": False, "skip_instance_cache": True}
     if scheme == "gs":
         return _google(hadoop.gcs_options() if as_spark else {}, always)
     if scheme == "abfs":
-        return _azure(host, hadoop.azure_options(host) if host else {}, always)
+        return _azure(whose, hadoop.azure_options(whose) if whose else {}, always)
     import fsspec
 
-    return fsspec.filesystem(scheme, **always, **(hadoop.s3_options() if as_spark else {}))
+    return fsspec.filesystem(scheme, **always, **(hadoop.s3_options(whose) if as_spark else {}))
 
 
 def _google(options: dict[str, Any], always: dict[str, Any]) -> Any:

@@ -24,6 +24,8 @@ _NUMBER = re.compile(r"0|[1-9]\d*")
 _VERSION = re.compile(r"(\d+)(?:_[^/.]*)*\.(?:delta|snapshot|zip|changelog)(?:\.crc)?")
 #: the lines of an offsets file before those of the sources: the format's version, the batch's metadata
 _HEAD = 2
+#: the version that Spark writes unless it is told otherwise: one line for each source, in their order
+_FORMAT = "v1"
 
 
 @dataclass(frozen=True)
@@ -140,9 +142,19 @@ def read_offsets(storage: Storage, checkpoint_id: CheckpointId) -> list[str]:
             f"{storage.url}/{name} is not there: Spark keeps the offsets of the last "
             "spark.sql.streaming.minBatchesToRetain batches. Choose a later checkpoint"
         ) from None
+    if lines and lines[0] != _FORMAT:
+        raise RecordError(
+            f"{storage.url}/{name} is in a format of Spark's that holdfast does not read: {lines[0][:20]!r}, not "
+            f"{_FORMAT!r}. Start the query without spark.sql.streaming.offsetLog.formatVersion, from a new location"
+        )
     if len(lines) <= _HEAD:
         raise RecordError(f"{storage.url}/{name} is damaged: it names no source. Restore it from a copy")
     return lines
+
+
+def sources_of(lines: Sequence[str]) -> list[str]:
+    """Those of the sources; none of a format that we do not know."""
+    return list(lines[_HEAD:]) if lines and lines[0] == _FORMAT else []
 
 
 def positions(lines: Sequence[str]) -> list[Any]:

@@ -26,8 +26,10 @@ NAMES = (
     "fs.azure.abfs.endpoint",
 )
 _KEY, _SAS, _CLIENT = "fs.azure.account.key", "fs.azure.sas.fixed.token", "fs.azure.account.oauth2.client"
-#: the beginnings of names that go on with an account's host
-PREFIXES = (f"{_KEY}.", _SAS, f"{_CLIENT}.")
+_S3, _BUCKET = "fs.s3a.", "fs.s3a.bucket."
+#: the beginnings of names that go on with an account's host, or with a bucket's name and one of `fs.s3a.*`
+PREFIXES = (f"{_KEY}.", _SAS, f"{_CLIENT}.", _BUCKET)
+_OF_BUCKETS = tuple(name.removeprefix(_S3) for name in NAMES if name.startswith(_S3))
 #: the end of the host of an account that is in Azure's public cloud
 _PUBLIC = ".dfs.core.windows.net"
 _given: dict[str, str] = {}
@@ -38,7 +40,13 @@ def read_settings(get: Callable[[str], str | None], below: Callable[[str], Mappi
     found = {name: get(name) for name in NAMES}
     for prefix in PREFIXES:
         found.update({f"{prefix}{rest}": value for rest, value in below(prefix).items()})
-    return {name: value for name, value in found.items() if value}
+    # One of a bucket counts when it is empty, too: it takes back what is set for all of them.
+    of_buckets = tuple(f".{name}" for name in _OF_BUCKETS)
+    return {
+        name: value or ""
+        for name, value in found.items()
+        if (name.endswith(of_buckets) and value is not None if name.startswith(_BUCKET) else value)
+    }
 
 
 def use(settings: Mapping[str, str]) -> None:
@@ -52,9 +60,16 @@ def given() -> dict[str, str]:
     return dict(_given)
 
 
-def s3_options() -> dict[str, Any]:
-    """For s3fs; empty when nothing was set."""
-    told = {name.removeprefix("fs.s3a."): value for name, value in _given.items() if name.startswith("fs.s3a.")}
+def bucket_with_own(root: str) -> str:
+    """The bucket of a path, if something is set for it alone; else nothing, since one client will do for all others."""
+    bucket = root.partition("/")[0]
+    return bucket if any(f"{_BUCKET}{bucket}.{name}" in _given for name in _OF_BUCKETS) else ""
+
+
+def s3_options(bucket: str = "") -> dict[str, Any]:
+    """For s3fs, of this bucket; empty when nothing was set."""
+    own = {name: _given.get(f"{_BUCKET}{bucket}.{name}", _given.get(f"{_S3}{name}")) for name in _OF_BUCKETS}
+    told = {name: value for name, value in own.items() if value}
     options: dict[str, Any] = {}
     for name, option in (("access.key", "key"), ("secret.key", "secret"), ("session.token", "token")):
         if name in told:

@@ -21,11 +21,12 @@ from holdfast.checkpoint.limited import open_limited
 from holdfast.checkpoint.log import HISTORY_RETAIN
 from holdfast.checkpoint.records import decode_with, record_from_bytes
 from holdfast.checkpoint.runs import DEAD, newest_driver, owner_of
-from holdfast.checkpoint.slots import Slots, newest_generation
+from holdfast.checkpoint.slots import Slots
 from holdfast.checkpoint.storage import Storage, open_storage
 from holdfast.core.model import Record, RecordKind
+from holdfast.core.options import Limit, checked
 from holdfast.core.paths import AnyPath, path_text
-from holdfast.core.states import State
+from holdfast.core.states import State, recorded
 from holdfast.errors import RecordError
 
 SEGMENT = 100
@@ -165,7 +166,8 @@ def log_location(checkpoint_location: str) -> str:
     return checkpoint_location.rstrip("/") + "/holdfast"
 
 
-def checkpoints(checkpoint_location: AnyPath, *, last: int | None = None) -> list[CheckpointStats]:
+@checked
+def checkpoints(checkpoint_location: AnyPath, *, last: Limit = None) -> list[CheckpointStats]:
     """Statistics of the checkpoints at a location, oldest first; reads files only, so the query may be dead.
 
     `last` limits it to the newest ones and reads no more than it must.
@@ -183,7 +185,8 @@ def read_checkpoints(location: str, *, last: int | None = None, largest: int | N
             break
     running = _running(location)
     if running is not None and running not in merged:
-        merged[running] = {"checkpoint_id": running, **_under_way(storage), **_decision(storage, running)}
+        slots = Slots(storage)
+        merged[running] = {"checkpoint_id": running} | _under_way(storage, slots) | _decision(storage, slots, running)
     found = stats_of(merged)
     return found if last is None else found[-last:]
 
@@ -271,9 +274,9 @@ def engine_position(checkpoint_location: str) -> tuple[int | None, int | None]:
     return planned, committed
 
 
-def _under_way(storage: Storage) -> dict[str, Any]:
+def _under_way(storage: Storage, slots: Slots) -> dict[str, Any]:
     """Of a batch that Spark has planned and nobody has finished: whether a driver is at it, or was."""
-    newest = newest_driver(storage, range(newest_generation(storage) + 1))
+    newest = newest_driver(storage, range(slots.newest() + 1))
     if newest is None:
         return {"status": State.RUNNING}
     generation, run = newest
@@ -291,9 +294,8 @@ def _under_way(storage: Storage) -> dict[str, Any]:
     return {"status": INTERRUPTED, "generation": generation, "error": text}
 
 
-def _decision(storage: Storage, checkpoint_id: int) -> dict[str, Any]:
+def _decision(storage: Storage, slots: Slots, checkpoint_id: int) -> dict[str, Any]:
     """What its record says of it, when it is decided: a driver that died right after that left no statistics of it."""
-    slots = Slots(storage)
     try:
         for slot in reversed(slots.list()):
             name = slots.name(slot)
@@ -312,7 +314,7 @@ def _decided(record: Record) -> dict[str, Any]:
     for committable in record.committables:
         rows[committable.sink] += committable.rows
     subtasks = {committable.subtask for committable in record.committables}
-    return {"status": str(State.DECIDED), "rows": max(rows.values(), default=0), "subtasks": len(subtasks)}
+    return {"status": str(recorded(committed=False)), "rows": max(rows.values(), default=0), "subtasks": len(subtasks)}
 
 
 def _running(checkpoint_location: str) -> int | None:

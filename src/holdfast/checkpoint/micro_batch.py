@@ -29,7 +29,7 @@ from holdfast.checkpoint.waiting import Waiting
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Decided
 from holdfast.core.recovery import Moment, plan_recovery
-from holdfast.core.states import Event, State, advance
+from holdfast.core.states import Event, State, advance, recorded
 from holdfast.errors import FencedError
 
 logger = logging.getLogger("holdfast")
@@ -109,7 +109,7 @@ class MicroBatches:
             raise
         state = advance(state, Event.PREPARE)
         with clock.phase("decide"):
-            decided = self._decide(checkpoint_id, prepared, started)
+            decided = self._decide(checkpoint_id, prepared, started, state)
         state = advance(state, Event.DECIDE)
         # Always, since a loop that was awake may have committed it by now; and not before there is a decision, since
         # what is not decided looks complete.
@@ -117,7 +117,7 @@ class MicroBatches:
             delivery.expect(checkpoint_id)
         refusals.warn_of_timeouts(self._sinks, self._clock() - started / 1000)
         self._deliver(checkpoint_id, clock)
-        self._repair(checkpoint_id, batch, clock)
+        self._repair(checkpoint_id, batch, clock, state)
         self._story.decided(checkpoint_id, state, clock, prepared.reports, decided)
         self._drain_if_bounded(checkpoint_id)
 
@@ -133,7 +133,7 @@ class MicroBatches:
         logger.info("checkpoint %d is what sinks have already, and is left out", checkpoint_id)
         return Prepared([], [], self._set.snapshot(checkpoint_id))
 
-    def _decide(self, checkpoint_id: CheckpointId, prepared: Prepared, started: int) -> Decided:
+    def _decide(self, checkpoint_id: CheckpointId, prepared: Prepared, started: int, state: State) -> Decided:
         names = [sink.name for sink in self._sinks]
         further = self._sending.committables(names, prepared.committables)
         everything = [*prepared.committables, *further]
@@ -148,7 +148,7 @@ class MicroBatches:
             # Only here is it certain that there is no decision. After any other error there may be one: clean up
             # nothing, let the restart read the log.
             undone([partial(self._abort, checkpoint_id, error)], error)
-            fenced = advance(State.PREPARED, Event.FENCE)
+            fenced = advance(state, Event.FENCE)
             undone([partial(self._story.failed, checkpoint_id, fenced, started, error)], error)
             raise
 
@@ -158,13 +158,13 @@ class MicroBatches:
         self._sweeps.perform(Moment.BATCH)
         self._deliver(checkpoint_id, clock)
         if self._repairs.needed(checkpoint_id):
-            self._repair(checkpoint_id, batch, clock)
+            self._repair(checkpoint_id, batch, clock, recorded(committed=False))
         else:
             batch.drain()
         self._story.replayed(checkpoint_id, clock.started)
         self._drain_if_bounded(checkpoint_id)
 
-    def _repair(self, checkpoint_id: CheckpointId, batch: Batch, clock: Phases) -> None:
+    def _repair(self, checkpoint_id: CheckpointId, batch: Batch, clock: Phases, state: State) -> None:
         """Produce again what an endpoint dropped between decision and commit, as the batch is at hand (P5)."""
         if not self._repairs.needed(checkpoint_id):
             return
@@ -177,7 +177,7 @@ class MicroBatches:
             if not self._log.in_doubt:
                 undone([lambda: self._sweeps.perform(Moment.FAILED)], error)
             raise
-        self._story.repaired(checkpoint_id, repaired)
+        self._story.repaired(checkpoint_id, state, repaired)
         self._deliver(checkpoint_id, clock)
         self._repairs.check(checkpoint_id)
 

@@ -27,7 +27,7 @@ from holdfast.checkpoint.reports import (
 from holdfast.checkpoint.stuck import Standing, read_finding
 from holdfast.core.model import CheckpointId, Committable, RecordKind
 from holdfast.core.recovery import plan_recovery
-from holdfast.core.states import Event, State, advance
+from holdfast.core.states import Event, advance, recorded
 from holdfast.errors import HoldfastError, RecordError, first_line, permanent
 
 logger = logging.getLogger("holdfast")
@@ -183,8 +183,8 @@ def _tell(log: CheckpointLog, settled: Sequence[tuple[CheckpointId, str]]) -> No
     history = History(log.storage, log.generation, segment=ORDERS_SEGMENT)
     for number, sink in settled:
         if number not in missing:
-            # A lagging one is decided again to whoever starts after its driver.
-            state = advance(State.DECIDED, Event.GIVE_UP)
+            # Orders are carried out by a start, or by a command that has fenced the driver: both find records only.
+            state = advance(recorded(committed=False), Event.GIVE_UP)
             history.add(number, {"status": state, "sinks": {sink: {"outcome": GIVEN_UP}}})
 
 

@@ -23,6 +23,8 @@ from holdfast.errors import RecordError
 Value = TypeVar("Value")
 #: how many of the newest generations are looked at for restarts
 LOOK_BACK = 50
+#: the kind of a file sink's state
+_FILES = "holdfast.files"
 
 
 @dataclass(frozen=True)
@@ -159,9 +161,19 @@ class LogReader(CheckpointLog):
         last = self.last_decided
         found = {}
         for sink, state in ({} if last is None else self._decided[last].state).items():
-            parts = state.get("waiting") if isinstance(state, Mapping) and state.get("kind") == "holdfast.files" else ()
+            parts = state.get("waiting") if isinstance(state, Mapping) and state.get("kind") == _FILES else ()
             if parts:
                 found[sink] = (sum(int(p["rows"]) for p in parts), min(int(p["since"]) for p in parts))
+        return found
+
+    def folders(self) -> dict[str, str]:
+        """Sink -> where it writes files: a folder, or a pattern of folders."""
+        last, found = self.last_decided, {}
+        for sink, state in ({} if last is None else self._decided[last].state).items():
+            targets = state.get("targets") if isinstance(state, Mapping) else None
+            for one in [body["state"] for body in targets.values()] if isinstance(targets, Mapping) else [state]:
+                if isinstance(one, Mapping) and one.get("kind") == _FILES:
+                    found[sink] = str(state.get("pattern", one["options"]["path"]))
         return found
 
     def stuck(self) -> tuple[Finding, ...]:

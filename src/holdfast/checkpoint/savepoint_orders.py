@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 from holdfast.checkpoint import records
 from holdfast.checkpoint.history import engine_position, log_location
@@ -20,9 +20,10 @@ from holdfast.checkpoint.runs import Owner, note_command
 from holdfast.checkpoint.savepoint import Savepoint, check_savepoint_name, prune, read_savepoint, take
 from holdfast.checkpoint.status import require_used
 from holdfast.checkpoint.storage import LocalStorage, Storage, open_storage
+from holdfast.core.options import Duration, checked, whole
 from holdfast.core.paths import AnyPath, path_text
 from holdfast.core.units import parse_duration
-from holdfast.errors import ConfigError, HoldfastError, RecordError, SavepointError, first_line
+from holdfast.errors import HoldfastError, RecordError, SavepointError, first_line
 
 logger = logging.getLogger("holdfast")
 ORDERS, ANSWERS = "savepoints", "savepoints/answers"
@@ -34,13 +35,14 @@ LOOK_FOR_ORDERS_FAR = 20.0
 ASK_ALIVE = 10
 
 
+@checked
 def savepoint(
     checkpoint_location: AnyPath,
     target: AnyPath,
     *,
     name: str | None = None,
-    keep: int | None = None,
-    timeout: str | float = 600.0,
+    keep: Annotated[int, whole(1, says="a number of savepoints, at least 1")] | None = None,
+    timeout: Duration = 600.0,
     stopped: bool = False,
 ) -> Savepoint:
     """Make a savepoint of a pipeline in a folder of `target`, and say where it is.
@@ -56,11 +58,7 @@ def savepoint(
     folder = store.url if isinstance(store, LocalStorage) else folder.rstrip("/")
     if name is not None:
         check_savepoint_name(name)
-    wait = parse_duration("timeout", timeout)
-    if wait is None:
-        raise ConfigError('timeout must be a duration such as "60s", "5m" or seconds, not None')
-    if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
-        raise ConfigError(f"keep must be a number of savepoints, at least 1, not {keep!r}")
+    wait = parse_duration("timeout", timeout) or 0.0
     require_used(location)
     reader = LogReader(location)
     pipeline = str(reader.identity().get("pipeline", ""))

@@ -49,11 +49,6 @@ def claim_name(generation: int) -> str:
     return f"generations/{generation}"
 
 
-def newest_generation(storage: Storage) -> int:
-    """The newest generation that was ever claimed, -1 when there is none."""
-    return Slots(storage).newest()
-
-
 class Slots:
     """The generations and slots of one location, as one reader knows them."""
 

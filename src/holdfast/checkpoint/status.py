@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checkpoint import health
+from holdfast.checkpoint.clients import returning_files
 from holdfast.checkpoint.history import CheckpointStats, engine_position, log_location, read_checkpoints
 from holdfast.checkpoint.reader import Damage, LogReader, PendingSink
 from holdfast.checkpoint.runs import Owner, RunInfo, read_run
@@ -80,6 +81,8 @@ class Status:
     #: the reports of what operators decided, oldest checkpoint first
     resolutions: tuple[Mapping[str, Any], ...]
     damaged: tuple[Damage, ...]
+    #: what holds as long as the pipeline is as it is, and has to be known
+    warnings: tuple[str, ...] = ()
 
     @property
     def healthy(self) -> bool:
@@ -145,7 +148,13 @@ def read_status(checkpoint_location: str, *, max_age: float | None = None, large
         stuck=stuck,
         resolutions=log.resolutions(),
         damaged=tuple(log.damaged),
+        warnings=_warnings(log),
     )
+
+
+def _warnings(log: LogReader) -> tuple[str, ...]:
+    said = {sink: returning_files(folder) for sink, folder in log.folders().items()}
+    return tuple(f"sink {sink!r}: {text}" for sink, text in said.items() if text)
 
 
 def _sinks(

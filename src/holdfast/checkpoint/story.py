@@ -13,7 +13,7 @@ from holdfast.checkpoint.ports import SubtaskReport
 from holdfast.checkpoint.repair import Repaired
 from holdfast.core.model import CheckpointId, Decided
 from holdfast.core.recovery import plan_recovery
-from holdfast.core.states import Event, State, advance
+from holdfast.core.states import Event, State, advance, recorded
 from holdfast.errors import first_line
 
 #: checkpoint -> {sink: outcome}
@@ -28,10 +28,10 @@ class Story:
         self._trigger = {} if trigger is None else {"trigger": trigger}
         self._history = History(log.storage, log.generation, retain=log.history_retain)
         self._lock = threading.Lock()
-        #: checkpoints of which the history says that a sink lags
-        self._lagging = self._pending()
+        #: the state of each checkpoint that is decided, and not complete as far as the history was told
+        self._open = {number: recorded(committed=False) for number in self._pending()}
         #: what earlier runs decided and did not finish
-        self.inherited = frozenset(self._lagging)
+        self.inherited = frozenset(self._open)
 
     def _pending(self) -> set[CheckpointId]:
         return {action.checkpoint_id for action in plan_recovery(self._log.facts)}
@@ -41,15 +41,16 @@ class Story:
         text = f"{type(error).__name__}: {first_line(error)}"
         self._history.add(checkpoint_id, {"status": state, "started": started, "error": text})
 
-    def repaired(self, checkpoint_id: CheckpointId, done: Sequence[Repaired]) -> None:
-        """Lost rows were produced again."""
+    def repaired(self, checkpoint_id: CheckpointId, state: State, done: Sequence[Repaired]) -> None:
+        """Lost rows were produced again; `state`: before that."""
         entry = {"repaired": {r.sink: {"rows": r.rows, "subtasks": r.subtasks} for r in done}}
-        self._history.add(checkpoint_id, {"status": advance(State.DECIDED, Event.REPAIR), **entry})
+        self._history.add(checkpoint_id, {"status": advance(state, Event.REPAIR), **entry})
 
     def replayed(self, checkpoint_id: CheckpointId, started: int) -> None:
         """Spark ran a decided batch again."""
         with self._lock:
-            state = self._settle(checkpoint_id, advance(State.DECIDED, Event.RESTART))
+            known = self._open.get(checkpoint_id)
+            state = recorded(committed=True) if known is None else self._settle(checkpoint_id, known)
             self._history.add(checkpoint_id, {"status": state, "restored": True, "started": started})
 
     def decided(
@@ -67,20 +68,20 @@ class Story:
             self._history.add(checkpoint_id, {"status": state, **self._trigger, **clock.told(), **told})
 
     def committed(self, checkpoint_id: CheckpointId) -> None:
-        """A loop has committed it: if it was the last one, and the history says that the checkpoint lags, say so."""
+        """A loop has committed it: if it was the last one, and the history does not know yet, say so."""
         with self._lock:
-            if checkpoint_id in self._lagging and checkpoint_id not in self._pending():
-                self._lagging.discard(checkpoint_id)
+            if checkpoint_id in self._open and checkpoint_id not in self._pending():
+                state = advance(self._open.pop(checkpoint_id), Event.COMMIT)
                 sinks = {sink: {"outcome": outcome} for sink, outcome in self._outcomes(checkpoint_id).items()}
                 entry = {"restored": checkpoint_id in self.inherited, "sinks": sinks}
-                self._history.add(checkpoint_id, {"status": advance(State.LAGGING, Event.COMMIT), **entry})
+                self._history.add(checkpoint_id, {"status": state, **entry})
 
     def keyed_state(self, found: Mapping[CheckpointId, Mapping[str, Any]]) -> None:
         """What the engine says of the state after some checkpoints: rows, bytes, seconds of the snapshot."""
         self._history.add_all({number: {"state": dict(told)} for number, told in found.items()})
 
     def _settle(self, checkpoint_id: CheckpointId, state: State) -> State:
-        lags = checkpoint_id in self._pending()
-        if lags:
-            self._lagging.add(checkpoint_id)
-        return advance(state, Event.LAG if lags else Event.COMMIT)
+        if checkpoint_id not in self._pending():
+            return advance(state, Event.COMMIT)
+        self._open[checkpoint_id] = advance(state, Event.LAG)
+        return self._open[checkpoint_id]

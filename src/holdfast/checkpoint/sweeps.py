@@ -29,6 +29,8 @@ logger = logging.getLogger("holdfast")
 SWEEPING, WAITING = "sweeping", "waiting to sweep again"
 #: seconds between two sweeps while no batch comes
 SWEEP_EVERY = 10.0
+#: seconds that a batch which was stopped waits for a sweep all the same: most endpoints need far less
+STOPPED = 3.0
 #: seconds between two looks of a loop at what may be due
 CHORES_EVERY = 2.0
 
@@ -118,6 +120,8 @@ class Sweeps:
         """Let one sink undo all that no record names; while no task prepares anything."""
         began = self._clock()
         seconds, over = (self._patience, self._over) if patience is None else (patience, lambda: False)
+        if over():  # a stop cancelled the batch: what its tasks prepared is undone, unless the endpoint hangs (S6)
+            seconds, over = min(seconds, STOPPED), lambda: False
 
         def recover() -> None:
             try:

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.output import BROKEN, OK, JsonOption, Output, reporting
+from holdfast.core.audit import AuditReport
 from holdfast.dashboard import require_packages
 from holdfast.demo.audit import DemoAudit, audit_folder
 from holdfast.demo.driver import tail
@@ -25,7 +26,6 @@ from holdfast.demo.plan import Plan, make_plan
 from holdfast.demo.run import Demo
 from holdfast.demo.show import Show, summary, verdict
 from holdfast.errors import ConfigError
-from holdfast.testing.audit import AuditReport
 
 SeedOption = Annotated[int | None, typer.Option("--seed", min=0, help="Repeat a run's plan; random when not given.")]
 KillsOption = Annotated[int, typer.Option("--kills", min=0, max=100, help="How often the driver is killed.")]

@@ -142,7 +142,12 @@ def schema(
         if name not in SINKS:
             raise ConfigError(f"there is no sink {name!r} in job files; there are {', '.join(SINKS)}")
         found = [
-            {"name": option.name, "default": option.shown, "help": plain_text(option.help)}
+            {
+                "name": option.name,
+                "takes": option.takes,
+                "default": option.shown,
+                "help": plain_text(option.help),
+            }
             for option in options_of(SINKS[name].target)
         ]
         out.result({"sink": name, "options": found}, lambda: _options(found))
@@ -150,7 +155,7 @@ def schema(
 
 
 def _options(found: list[dict[str, str]]) -> RenderableType:
-    table = Table("option", "default", "what it is")
+    table = Table("option", "what it may be", "default", "what it is")
     for option in found:
         table.add_row(*(Text(cell) for cell in option.values()))
     return table

@@ -88,6 +88,7 @@ def _text(found: Status) -> RenderableType:
         parts.append(_sinks(found.sinks))
     for sink in found.sinks:
         parts += [Text(line, style="yellow") for line in _membership(sink)]
+    parts += [Text(f"warning: {text}", style="yellow") for text in found.warnings]
     for f in found.stuck:
         what = f"checkpoint {f.checkpoint_id}, sink {f.sink}: {f.rows:,} rows, found {age(f.since)} ago, {f.error}"
         parts.append(Text(f"stuck: {what}; see holdfast resolve {found.location}", style="red"))

@@ -38,7 +38,7 @@ _DESCRIBE = "SELECT column_name, type FROM system_schema.columns WHERE keyspace_
 class CassandraCheckpointCommitter(CheckpointCommitter):
     """One row for each subtask in a table of a Cassandra keyspace.
 
-    Needs Cassandra 3.0 or newer that driver and executors reach, and the rights to read and write that table. A
+    Needs a Cassandra (tested with 5.0) that driver and executors reach, and the rights to read and write that table. A
     keyspace that does not exist is created only with `replication`, which nobody but you can choose:
     `{"class": "NetworkTopologyStrategy", "dc1": 3}`; a table that does not exist is created.
 

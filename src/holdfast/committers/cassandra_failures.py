@@ -24,9 +24,19 @@ _TIMEOUTS = {
 
 
 def explain(error: Any) -> str | None:
-    """The sentence for an answer about replicas, None for any other error."""
-    from cassandra import ReadFailure, ReadTimeout, Unavailable, WriteFailure, WriteTimeout, WriteType
+    """The sentence for an answer about replicas, or for a node that gives none; None for any other error."""
+    from cassandra import (
+        OperationTimedOut,
+        ReadFailure,
+        ReadTimeout,
+        Unavailable,
+        WriteFailure,
+        WriteTimeout,
+        WriteType,
+    )
 
+    if isinstance(error, OperationTimedOut) and error.last_host is not None:
+        return f"{error.last_host} gave no answer within `timeout`; it is asked again, which changes nothing"
     if isinstance(error, Unavailable):
         return (
             f"too few replicas are alive: consistency {level(error.consistency)} needs {error.required_replicas}, and "

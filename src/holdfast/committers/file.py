@@ -13,6 +13,7 @@ from holdfast.checkpoint.storage import make_folder, write_durably
 from holdfast.committers.base import CheckpointCommitter
 from holdfast.core.model import CheckpointId
 from holdfast.core.naming import parse_job_id
+from holdfast.core.options import checked
 from holdfast.core.paths import AnyPath, path_text
 from holdfast.errors import ConfigError, RecordError, StorageError
 
@@ -28,6 +29,7 @@ class FileCheckpointCommitter(CheckpointCommitter):
     A file holds `0x` and 16 hex digits: the last delivered checkpoint. Writes are atomic and durable.
     """
 
+    @checked
     def __init__(self, base_path: AnyPath) -> None:
         text = path_text("base_path", base_path)
         if "://" in text:

@@ -52,6 +52,12 @@ def conninfo(parts: dict[str, str]) -> str:
     return text
 
 
+def without_limit(text: str) -> str:
+    """The same, and rows may be unsent for as long as the host is there."""
+    unlimited: str = load_psycopg().conninfo.make_conninfo(text, tcp_user_timeout="0")
+    return unlimited
+
+
 def address(parts: dict[str, str]) -> str:
     """host:port/database, for messages; what the string leaves to the environment is left out."""
     host = parts.get("hostaddr") or parts.get("host") or "local socket"

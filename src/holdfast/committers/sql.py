@@ -8,14 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from holdfast.committers import libpq
 from holdfast.committers.base import CheckpointCommitter
+from holdfast.committers.postgres_client import Client, begin, connect
 from holdfast.committers.watch import Patience, Watch
 from holdfast.core.model import CheckpointId
 from holdfast.core.naming import parse_job_id, unescape
+from holdfast.core.options import Rule, checked
 from holdfast.core.paths import path_text
 from holdfast.errors import ConfigError, HoldfastError, RestoredEndpointError, SinkError
 
@@ -31,17 +33,18 @@ WHERE excluded.checkpoint_id > holdfast_committer.checkpoint_id"""
 _READ = "SELECT checkpoint_id FROM holdfast_committer WHERE job_id = ? AND operator_id = ? AND subtask = ?"
 _PROGRESS = "SELECT job_id, max(checkpoint_id) FROM holdfast_committer WHERE operator_id = ? GROUP BY job_id"
 
-#: Seconds to wait for another process that writes the same file.
+#: Seconds to wait for another process that writes the same file or row.
 _LOCKED = 20.0
+_URL = Rule(
+    "a URL that begins with sqlite:/// or postgresql://, or the path of an SQLite file",
+    lambda value: isinstance(value, str | os.PathLike),
+    secret=True,
+)
 _FORGET = "DELETE FROM holdfast_committer WHERE job_id = ? AND operator_id = ?"
 
 
 class _Database(Protocol):
     """Where the table is; holds no connection."""
-
-    @property
-    def mark(self) -> str:
-        """How it spells a place for a value."""
 
     @property
     def address(self) -> str:
@@ -58,7 +61,10 @@ class _Database(Protocol):
         """While this lasts, a server that does not answer any more is an error."""
 
     def connect(self) -> Any:
-        """A connection in autocommit mode that keeps what it has acknowledged."""
+        """A connection."""
+
+    def ask(self, connection: Any, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        """One statement with `?` for each value, kept once it is acknowledged; its rows."""
 
     def prepare(self) -> None:
         """Make what has to be there before the table can be created."""
@@ -70,7 +76,6 @@ class _Database(Protocol):
 @dataclass(frozen=True)
 class _Sqlite:
     path: str
-    mark: str = "?"
     error: type[Exception] = sqlite3.Error
 
     @property
@@ -92,6 +97,10 @@ class _Sqlite:
             raise
         return connection
 
+    def ask(self, connection: Any, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = connection.execute(statement, values).fetchall()
+        return rows
+
     def prepare(self) -> None:
         folder = Path(self.path).parent
         try:
@@ -104,12 +113,10 @@ class _Sqlite:
 
 
 class _Postgres:
-    mark = "%s"
-
     def __init__(self, url: str) -> None:
         given = libpq.read_dsn("url", url)
         self._conninfo, self.address = libpq.conninfo(given), libpq.address(given)
-        self._patience = Patience()
+        self._patience = Patience(_LOCKED)
 
     @property
     def error(self) -> type[Exception]:
@@ -123,28 +130,29 @@ class _Postgres:
         return Watch(self._conninfo, connection, self._patience)
 
     def connect(self) -> Any:
-        connection = libpq.load_psycopg().connect(self._conninfo, autocommit=True)
-        # A role with synchronous_commit=off would acknowledge a mark that a crash then takes back.
-        connection.execute(
-            "SELECT set_config(name, 'on', false) FROM pg_settings WHERE name = 'synchronous_commit' "
-            "AND setting = 'off'"
-        )
-        return connection
+        return connect(self._conninfo)
+
+    def ask(self, connection: Any, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        cursor = self._client(connection).execute(statement.replace("?", "%s"), values)
+        rows: list[tuple[Any, ...]] = cursor.fetchall() if cursor.description else []
+        return rows
 
     def prepare(self) -> None:
         pass
 
     def create(self, connection: Any, statement: str) -> None:
-        if connection.execute("SELECT to_regclass('holdfast_committer')").fetchone()[0] is None:
-            # One message is one transaction: two sinks that start at once would both try, and one would fail.
-            connection.execute(f"SELECT pg_advisory_xact_lock(hashtext('holdfast_committer')); {statement}")
+        client = self._client(connection)
+        if client.execute("SELECT to_regclass('holdfast_committer')").fetchone()[0] is None:
+            # Two sinks that start at once would both try, and one would fail.
+            client.together("SELECT pg_advisory_xact_lock(hashtext('holdfast_committer'))", statement)
+
+    def _client(self, connection: Any) -> Client:
+        return Client(connection, begin(_LOCKED))
 
 
-def _database(url: object) -> _Database:
+def _database(url: str | os.PathLike[str]) -> _Database:
     if isinstance(url, os.PathLike):
         return _Sqlite(str(Path(path_text("url", url)).absolute()))
-    if not isinstance(url, str):
-        raise ConfigError(f"url must be a string, not {type(url).__name__}")
     scheme, _, _ = url.partition("://")
     if scheme in ("postgresql", "postgres"):
         return _Postgres(url)
@@ -168,7 +176,8 @@ class SqlCheckpointCommitter(CheckpointCommitter):
     a database every executor reaches.
     """
 
-    def __init__(self, url: str | os.PathLike[str]) -> None:
+    @checked
+    def __init__(self, url: Annotated[str | os.PathLike[str], _URL]) -> None:
         self._database = _database(url)
         self.extras = () if isinstance(self._database, _Sqlite) else ("postgres",)
         self._connection: Any = None
@@ -231,9 +240,7 @@ class SqlCheckpointCommitter(CheckpointCommitter):
 
     def _execute(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         with self._asking():
-            cursor = self._open_connection.execute(statement.replace("?", self._database.mark), values)
-            rows: list[tuple[Any, ...]] = cursor.fetchall() if cursor.description else []
-            return rows
+            return self._database.ask(self._open_connection, statement, values)
 
     @contextmanager
     def _asking(self) -> Iterator[None]:

@@ -128,14 +128,18 @@ def check(option: str, kind: Any, value: object) -> None:
     if fits(kind, value):
         return
     several = [one for one in _several(kind) if one is not type(None)]
-    says = " or ".join(dict.fromkeys(map(_says, several)))
-    nothing = ", or None" if len(several) < len(_several(kind)) else ""
     if isinstance(value, str) and fits(kind, [value]):
-        raise ConfigError(f"{option} must be {says}: {option}=[{value!r}]")
+        raise ConfigError(f"{option} must be {_says_each(several)}: {option}=[{value!r}]")
     secret = any(rule.secret for one in several if (rule := rule_of(one)) is not None)
     # What stands in the place of an object may hold a password: an address instead of a committer.
     hidden = secret or any(isinstance(one, type) and one not in (str, int, float, bool, type(None)) for one in several)
-    raise ConfigError(f"{option} must be {says}{nothing}, not {type(value).__name__ if hidden else repr(value)}")
+    raise ConfigError(f"{option} must be {allowed(kind)}, not {type(value).__name__ if hidden else repr(value)}")
+
+
+def allowed(kind: Any) -> str:
+    """What values are of the type, in words: for errors and for tables."""
+    several = [one for one in _several(kind) if one is not type(None)]
+    return _says_each(several) + (", or None" if len(several) < len(_several(kind)) else "")
 
 
 def fits(kind: Any, value: object) -> bool:
@@ -175,15 +179,23 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-_WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
+_WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text", Any: "anything"}
+
+
+def _says_each(several: Sequence[Any]) -> str:
+    return " or ".join(dict.fromkeys(map(_says, several)))
 
 
 def _says(kind: Any) -> str:
     rule, origin = rule_of(kind), get_origin(kind)
     if rule is not None:
         return rule.says
+    if origin in (Union, types.UnionType):
+        return allowed(kind)
     if kind in _WORDS:
         return _WORDS[kind]
+    if origin is Callable:
+        return "a function"
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return "a dict"
     if isinstance(origin, type) and issubclass(origin, Sequence):

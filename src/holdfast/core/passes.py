@@ -19,8 +19,9 @@ from dataclasses import dataclass
 PASSES = 256
 #: Numbers that take turns while all goes well: Kafka may still be busy with the last transaction of an id.
 TURNS = 2
-#: A prime: whatever the number of partitions, the tasks of two runs of a stage rarely meet.
-RING = 61
+#: A prime: whatever the number of partitions, the tasks of two runs of a stage rarely meet. The larger, the more rarely
+#: (one distance of so many), and the more ids a broker keeps for each subtask.
+RING = 127
 
 
 @dataclass(frozen=True)

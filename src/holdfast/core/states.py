@@ -68,6 +68,15 @@ def advance(state: State, event: Event) -> State:
         raise TransitionError(f"a checkpoint that is {state} cannot take {event!r}; please report this") from None
 
 
+def recorded(*, committed: bool) -> State:
+    """The state of a decided checkpoint to whoever has only its records: a driver or a command that came later.
+
+    Whether it was lagging before makes no difference: a restart leads to the same state from there.
+    """
+    found = advance(State.DECIDED, Event.RESTART)
+    return advance(found, Event.COMMIT) if committed else found
+
+
 def diagram() -> str:
     """The table as a Mermaid state diagram."""
     lines = ["stateDiagram-v2", "    [*] --> running"]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from holdfast.checkpoint.history import log_location
 from holdfast.checkpoint.status import read_status
 from holdfast.checkpoint.storage import open_storage
+from holdfast.core.audit import AuditReport, audit
 from holdfast.demo.files import Folder, Order, read_orders
-from holdfast.testing.audit import AuditReport, audit
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from holdfast.checkpoint.pulse import Pulse
 from holdfast.checkpoint.shared import Proof, places_of
 from holdfast.checkpoint.storage import open_storage
 from holdfast.core.passes import Passes
+from holdfast.doors.groups import warn_of_groups
 from holdfast.doors.handed import HandedBatch
 from holdfast.doors.options import Plan, read_options
 from holdfast.doors.orders import ZONE, Answer, Order
@@ -94,6 +95,8 @@ class DoorRun:
                 "Spark writes there. Give checkpointLocation with its scheme (file:///..., s3a://...), as a location "
                 "that the driver's machine reaches by the same name, or use hf.write_stream"
             )
+        if self._done is None:
+            warn_of_groups(self._plan.location, planned)
         self._batch = batch = HandedBatch(planned, run, self._passes, self._letters, self._prove)
         threading.Thread(target=self._run, args=(batch,), name=f"holdfast-batch-{planned}", daemon=True).start()
         return batch.order.result()

@@ -75,6 +75,12 @@ class Writing(DataSourceStreamArrowWriter):
     def __init__(self, order: Order) -> None:
         self._order = order
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """On its way to the tasks it is one that first looks whether it can be carried out there."""
+        from holdfast.doors.parcel import packed
+
+        return pickle.loads, (packed(self._order),)
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One partition."""
         from holdfast.doors.orders import carry_out

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -30,6 +29,7 @@ from holdfast.sinks.route import Route, route
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark.debezium import from_debezium
 from holdfast.spark.kafka import read_kafka
+from holdfast.spark.private import pickle_by_value
 from holdfast.spark.session import session
 from holdfast.spark.stream import HoldfastWriter, write_stream
 
@@ -180,7 +180,7 @@ class Builder:
             raise ConfigError(f"there is no module {name!r}, neither in {folder} nor installed") from None
         file = getattr(module, "__file__", None)
         if file and self._folder in Path(file).resolve().parents:
-            register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+            pickle_by_value(module)
         return module
 
     def sinks(self) -> list[TwoPhaseCommitSink | Route]:

@@ -21,6 +21,17 @@ _DELETES = {
     "keep_deletes": "with `order_by`: how long a delete keeps older rows that come late away",
 }
 _CHANGE = "what becomes of [columns that are new](schema-changes.md): `freeze` refuses them, `evolve` adds them, `discard-column` leaves them out and counts"
+_CLUSTER = {
+    "port": "of all hosts",
+    "username": "to log in; with `password` or not at all",
+    "password": "to log in; never in a log, a record or an error",
+    "tls": "`True` for the system's authorities, or `{ca, certificate, key, check_hostname}`: paths of PEM files that "
+    "driver and executors have",
+    "local_dc": "the datacenter to talk to; `None`: that of the first contact point",
+    "timeout": "seconds for a request, and for a connection",
+}
+_HOSTS = "a list of host names; one that answers is enough to find the others"
+_HIDE = "a function that takes secrets of your own out of error texts; by default it changes nothing"
 _LIMITS = {
     "max_pending": "how many checkpoints may wait in the log before the query fails; nothing is lost; `None`: no limit",
     "max_pending_bytes": "how many bytes may wait there; `None`: no limit",
@@ -81,7 +92,7 @@ HELP: dict[str, dict[str, str]] = {
         "isolation": "`read_committed` or `read_uncommitted`",
         "options": "passed to Spark's source as they are (`maxOffsetsPerTrigger`, `kafka.*`); `kafka.max.poll.records` is "
         "10,000 unless you set it: with Kafka's 500 Spark asks the broker for the ends of a partition so often that a batch "
-        "takes a quarter longer",
+        "takes longer",
     },
     "from_debezium": {
         "df": "the source's rows",
@@ -113,18 +124,20 @@ HELP: dict[str, dict[str, str]] = {
     },
     "PostgresSink": {
         "dsn": "`postgresql://user:password@host:port/database`, or libpq's `key=value` pairs; driver and executors connect "
-        "with it",
-        "table": "`table` or `schema.table`, spelled as the catalog spells it" + _PATTERN.format("orders_{country}"),
+        "with it; it is in no log, record, message or name",
+        "table": "`table` or `schema.table`, spelled as the catalog spells it (upper and lower case differ); a name with a dot or a blank in double quotes"
+        + _PATTERN.format("orders_{country}"),
         "mode": "`ledger` (another word for it: `append`) and `two-phase` append; `upsert` replaces rows by `key`",
-        "stage": "for `ledger`: where rows wait for the commit. `server`: in a staging table there; `log`: in the checkpoint "
-        "location, so that the server [writes them once](postgres.md#stage-log); for simple types and constraints",
-        "key": f"{_KEY}; the table needs a unique index on them",
+        "stage": "for `ledger`: where rows wait for the commit. `log`: in the checkpoint location, so that the server [writes "
+        "them once](postgres.md#stage-log); for simple types and constraints. `server`: in a staging table there. `auto`: `log` "
+        "where the location is a file system and the table such that no row is refused which the server would take, else `server`",
+        "key": f"{_KEY}; the table needs a unique index on them, and a row without a key is an error",
         "order_by": _ORDER,
         **_DELETES,
         "schema_change": _CHANGE,
-        "create": "`True`: a table that is not there is made from the DataFrame's columns",
-        "schema": "where the ledger and the staging tables are",
-        "lock_timeout": "seconds to wait for a lock before the attempt fails",
+        "create": "`True`: a table that is not there is made from the DataFrame's columns; `False`: it is an error that shows the statement",
+        "schema": "where the ledger and the staging tables are; keep it over restarts, or a start takes the database for a restored one",
+        "lock_timeout": "seconds to wait for a lock before the attempt fails; it is tried again",
         "max_targets": _TARGETS,
         "name": _NAME.format("postgres-<table>"),
     },
@@ -164,7 +177,7 @@ HELP: dict[str, dict[str, str]] = {
         "name": _NAME.format("sqlite-<table>"),
     },
     "CassandraSink": {
-        "contact_points": "a list of host names; one that answers is enough to find the others",
+        "contact_points": _HOSTS,
         "keyspace": "the keyspace; upper and lower case count, as in quoted CQL",
         "table": "the table; its primary key is the rows' key" + _PATTERN.format("orders_{country}"),
         "committer": "where sent checkpoints are marked; `None`: a table `holdfast_committer` in the same keyspace",
@@ -178,16 +191,73 @@ HELP: dict[str, dict[str, str]] = {
         "concurrency": "requests under way at once, for each task",
         "max_mutation": "the largest row, in bytes or as `8MiB`; the smaller of this and the server's counts; `None`: what "
         "the server says, else 16 MiB",
-        "port": "of all hosts",
-        "username": "to log in; with `password` or not at all",
-        "password": "to log in; never in a log, a record or an error",
-        "tls": "`True` for the system's authorities, or `{ca, certificate, key, check_hostname}`: paths of PEM files that "
-        "driver and executors have",
-        "local_dc": "the datacenter to talk to; `None`: that of the first contact point",
-        "timeout": "seconds for a request, and for a connection",
+        **_CLUSTER,
         "max_targets": _TARGETS,
         "name": _NAME.format("cassandra-<keyspace>-<table>"),
         **_LIMITS,
+    },
+    "WriteAheadSink": {
+        "committer": "a [`CheckpointCommitter`](#checkpointcommitter): where sent checkpoints are marked",
+        **_LIMITS,
+    },
+    "FileCheckpointCommitter": {"base_path": "a local folder that every executor reaches"},
+    "SqlCheckpointCommitter": {
+        "url": "`sqlite:////absolute/path.db` (or that file as a `pathlib.Path`), or `postgresql://user:password@host/database`; "
+        "every executor reaches it",
+    },
+    "CassandraCheckpointCommitter": {
+        "contact_points": _HOSTS,
+        "keyspace": "where the table is",
+        "table": "made if it is not there; several pipelines may share it",
+        "replication": "how a keyspace that is not there is made; without it a missing keyspace is an error: how many copies "
+        'there are is yours to say. On a laptop: `{"class": "SimpleStrategy", "replication_factor": 1}`',
+        "consistency": "levels at which a read sees every write. The committer that a `CassandraSink` makes for itself follows "
+        "the sink's level: the same one, `QUORUM` for `EACH_QUORUM`, `LOCAL_QUORUM` for `ONE` and the like. `LOCAL_QUORUM` "
+        "marks are sure to be seen in the datacenter that wrote them: take `QUORUM` for a pipeline that moves between "
+        "datacenters",
+        **_CLUSTER,
+    },
+    "StartFrom": {
+        "kind": "which of the class methods made it",
+        "fallback": "where a partition without an offset starts; `error`: the start says which one",
+        "timestamp_ms": "for `timestamp`",
+        "offsets": "for `specific_offsets`: `{topic: {partition: the next offset to read}}`",
+    },
+    "read_whole_checkpoints": {
+        "bootstrap_servers": "`host:port`, with commas between several",
+        "progress_topic": "that of the sink",
+        "pipeline": "whose checkpoints, when several share the topic",
+        "sink": "the same, of several sinks",
+        "after": "the last checkpoint that you have dealt with",
+        "timeout": "how long to wait for the next one before it ends; `None`: for ever",
+        "config": "librdkafka's settings for its consumers: `sasl.*`, `ssl.*`",
+    },
+    "checkpoints": {
+        "checkpoint_location": "a path or URL",
+        "last": "the newest ones only, and no more is read; `None`: all",
+    },
+    "savepoint": {
+        "checkpoint_location": "of the pipeline: a path or URL",
+        "target": "a path or URL; the savepoint is a new folder of it",
+        "name": "of that folder; `None`: one is made from the pipeline's name and the checkpoint",
+        "keep": "removes all but so many of this pipeline's savepoints in `target`; `None`: removes none",
+        "timeout": "how long to wait for a running query",
+        "stopped": "`True`: its driver is gone, although that cannot be seen from here",
+    },
+    "metrics": {
+        "port": "0 takes a free one",
+        "host": "`0.0.0.0` lets other machines ask",
+    },
+    "lineage": {
+        "url": "where events are sent",
+        "namespace": "of the jobs, which have the pipelines' names",
+        "api_key": "to log in; never in a log, a record or an error",
+        "timeout": "seconds for a request",
+        "hide_also": _HIDE,
+    },
+    "traces": {
+        "endpoint": "such as `http://host:4318`; `None`: OpenTelemetry's own environment variables say where",
+        "hide_also": _HIDE,
     },
     "StdoutSink": {"name": "the sink's name, unique in the pipeline", "max_pending": _LIMITS["max_pending"]},
 }

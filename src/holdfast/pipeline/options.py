@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origi
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from holdfast.core.options import rule_of
+from holdfast.core.options import allowed, rule_of
 from holdfast.pipeline.help import HELP, plain_text
 
 #: What YAML cannot hold, or holds in another form that the constructor takes as well.
@@ -61,12 +61,19 @@ class Option:
     help: str
 
     @property
+    def takes(self) -> str:
+        """What it may be, as its constructor checks it."""
+        return allowed(self.type)
+
+    @property
     def shown(self) -> str:
         """Its default, as one would write it; nothing for what has to be given."""
         if self.default is REQUIRED:
             return ""
         if isinstance(self.default, int) and self.default == 10 * 1024**3:
             return "10 GiB"
+        if callable(self.default):
+            return ""  # a function that does nothing
         return f'"{self.default}"' if isinstance(self.default, str) else repr(self.default)
 
 

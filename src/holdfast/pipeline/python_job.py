@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import SparkSession
 
 from holdfast.errors import ConfigError
+from holdfast.spark.private import pickle_by_value
 from holdfast.spark.session import session
 from holdfast.spark.stream import HoldfastWriter
 
@@ -30,7 +30,7 @@ class PythonJob:
         sys.path.insert(0, str(self.path.resolve().parent))
         sys.modules[self.path.stem] = module
         spec.loader.exec_module(module)
-        register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # tasks cannot import it
+        pickle_by_value(module)  # tasks cannot import it
         if not callable(getattr(module, "pipeline", None)):
             raise ConfigError(f"{self.path} needs def pipeline(spark), which returns hf.write_stream(...)")
         return module

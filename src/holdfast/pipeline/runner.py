@@ -197,7 +197,7 @@ class Runner:
 
 def _complete(query: HoldfastQuery) -> int | None:
     """The last checkpoint that is complete in every sink; None when there is none, or the query has ended."""
-    coordinator = None if query.live is None else query.live.coordinator
+    coordinator = None if query.running is None else query.running.coordinator
     return None if coordinator is None else coordinator.complete_through
 
 

@@ -30,7 +30,7 @@ class Facts:
 
     def __init__(self, query: HoldfastQuery, location: str) -> None:
         progress: Mapping[str, Any] = query.lastProgress or {}
-        coordinator = None if query.live is None else query.live.coordinator
+        coordinator = None if query.running is None else query.running.coordinator
         self.rows_in = float(progress.get("inputRowsPerSecond") or 0.0)
         self.rows_out = float(progress.get("processedRowsPerSecond") or 0.0)
         self.lag = source_lag(progress)

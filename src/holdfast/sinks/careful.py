@@ -19,8 +19,8 @@ from holdfast.core.model import Committable
 from holdfast.errors import RowError
 from holdfast.sinks.channel import Channel
 from holdfast.sinks.digest import Digest
-from holdfast.sinks.lanes import Lane
 from holdfast.sinks.letters import Box
+from holdfast.sinks.selection import Selection
 
 #: how often all rows are written anew because a sink refuses them together and not one by one
 _PASSES = 5
@@ -59,8 +59,8 @@ class Spool:
 class Careful:
     """One sink's rows of a partition."""
 
-    def __init__(self, channel: Channel, lane: Lane, spool: Spool, box: Box) -> None:
-        self._channel, self._lane, self._spool, self._box = channel, lane, spool, box
+    def __init__(self, channel: Channel, selection: Selection, spool: Spool, box: Box) -> None:
+        self._channel, self._selection, self._spool, self._box = channel, selection, spool, box
         #: batch -> the numbers of its rows that are set aside
         self._aside: dict[int, set[int]] = {}
         self.digest = Digest()
@@ -98,7 +98,7 @@ class Careful:
     def _parts(self) -> Iterator[tuple[int, pa.RecordBatch, list[int]]]:
         """Each batch's rows for this sink that are not set aside, with their numbers."""
         for number, batch in enumerate(self._spool):
-            rows = self._lane.split(batch)[0]
+            rows = self._selection.split(batch)[0]
             aside = self._aside.get(number, ())
             places = [n for n in range(rows.num_rows) if n not in aside] if aside else list(range(rows.num_rows))
             if places:

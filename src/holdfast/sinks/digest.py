@@ -13,10 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Hashes = npt.NDArray[np.uint64]
 #: Longer values are hashed one by one, in C: the loop over words would run for them alone.
 LONGEST = 1024
+#: Where lengths differ much, values are filled up to one of these.
+_WIDTHS = [8, 16, 32, 64, 128, 256, 512, LONGEST]
+#: Rows that are hashed at a time: what is made on the way is small then, and never leaves a core's own memory.
+PIECE = 8192
 _NULL, _START = np.uint64(0x9E3779B97F4A7C15), np.uint64(0x243F6A8885A308D3)
 _A, _B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
@@ -33,7 +38,8 @@ class Digest:
         """Count a batch."""
         self.rows += batch.num_rows
         if self._hashed:
-            self._sum = (self._sum or 0) + int(row_hashes(batch).sum(dtype=np.uint64))
+            pieces = (batch.slice(row, PIECE) for row in range(0, batch.num_rows, PIECE))
+            self._sum = (self._sum or 0) + sum(int(row_hashes(piece).sum(dtype=np.uint64)) for piece in pieces)
 
     @property
     def text(self) -> str | None:
@@ -97,9 +103,7 @@ def _of_values(column: pa.Array) -> Hashes:
     if any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary)):
         column = column.cast(pa.large_binary())
     if pa.types.is_large_binary(column.type):
-        _, offsets, data = column.buffers()
-        ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
-        return _of_bytes(data, ends[:-1], np.diff(ends))
+        return _of_bytes(column)
     return _of_fixed(column)
 
 
@@ -107,8 +111,8 @@ def _of_fixed(column: pa.Array) -> Hashes:
     """Numbers, dates, times, decimals: the bits as they are."""
     size = column.type.byte_width
     if size not in (1, 2, 4, 8):
-        starts = (np.arange(len(column), dtype=np.int64) + column.offset) * size
-        return _of_bytes(column.buffers()[1], starts, np.full(len(column), size, np.int64))
+        ends = pa.py_buffer((np.arange(len(column) + 1, dtype=np.int64) + column.offset) * size)
+        return _of_bytes(pa.Array.from_buffers(pa.large_binary(), len(column), [None, ends, column.buffers()[1]]))
     bits = np.frombuffer(column.buffers()[1] or b"", f"u{size}")[column.offset : column.offset + len(column)]
     return bits.astype(np.uint64)
 
@@ -125,51 +129,55 @@ def _of_lists(offsets: pa.Array, values: pa.Array) -> Hashes:
     return found
 
 
-def _of_bytes(data: Any, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Hashes:
-    """Of each `data[start : start + length]`: its words, each times the number of its place, and its length."""
-    hashes = lengths.astype(np.uint64)
-    if not len(lengths) or not lengths.any():
-        return hashes
-    content = np.frombuffer(data, np.uint8)
-    if len(content) < 8:
-        content = np.concatenate([content, np.zeros(8 - len(content), np.uint8)])
-    # Element i is the eight bytes from i on, wherever i lies.
-    words = np.ndarray(len(content) - 7, "<u8", content, strides=(1,))
-    long = lengths > LONGEST
-    if long.any():
-        for row in np.flatnonzero(long).tolist():
-            value = content[starts[row] : starts[row] + lengths[row]]
-            hashes[row] = int.from_bytes(hashlib.blake2b(value.data, digest_size=8).digest(), "little")
-        rest = np.flatnonzero(~long)
-        hashes[rest] = _of_words(words, starts[rest], lengths[rest])
-        return hashes
-    return _of_words(words, starts, lengths)
-
-
-def _of_words(words: npt.NDArray[Any], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Hashes:
-    if len(lengths) and lengths.min() != lengths.max() and not np.all(lengths[:-1] <= lengths[1:]):
-        # By length, so that the values that have an i-th word are the last ones for every i.
-        order = np.argsort(lengths, kind="stable")
-        hashes = np.empty(len(lengths), np.uint64)
-        hashes[order] = _of_words(words, starts[order], lengths[order])
-        return hashes
-    hashes = lengths.astype(np.uint64)
-    counts = lengths >> 3
-    for i in range(int(counts[-1]) if len(counts) else 0):
-        first = int(np.searchsorted(counts, i, side="right"))
-        hashes[first:] += _spread(words[starts[first:] + 8 * i]) * _PLACES[i]
-    short = np.flatnonzero((lengths & 7) != 0)
-    if len(short):
-        # The last bytes, as the end of a word that begins before them, or, at the beginning of all, shifted there.
-        missing = 8 - (lengths[short] & 7)
-        at = starts[short] + (lengths[short] & ~7) - missing
-        shift = np.maximum(-at, 0)
-        last = words[at + shift] << (shift.astype(np.uint64) << np.uint64(3))
-        hashes[short] += _spread(last >> (missing.astype(np.uint64) << np.uint64(3))) * _PLACES[-1]
+def _of_bytes(column: pa.Array) -> Hashes:
+    """Of each value: its words, each times the number of its place, and its length."""
+    _, offsets, data = column.buffers()
+    ends = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+    lengths = np.diff(ends)
+    longest = int(lengths.max(initial=0))
+    if longest == 0:
+        return lengths.astype(np.uint64)
+    if longest <= min(LONGEST, max(4 * int(lengths.mean()), _WIDTHS[1])):
+        return _of_padded(data, ends, lengths, -(-longest // 8))
+    # Few are long: filled up to the longest, all the others would be as long as it.
+    hashes = np.empty(len(lengths), np.uint64)
+    widths = np.searchsorted(_WIDTHS, lengths)
+    for width in np.unique(widths).tolist():
+        rows = np.flatnonzero(widths == width)
+        if width == len(_WIDTHS):
+            hashes[rows] = [_of_long(data[ends[row] : ends[row + 1]]) for row in rows.tolist()]
+            continue
+        _, offsets, some = column.take(pa.array(rows)).buffers()
+        ends_of_some = np.frombuffer(offsets, np.int64)[: len(rows) + 1]
+        hashes[rows] = _of_padded(some, ends_of_some, lengths[rows], _WIDTHS[width] // 8)
     return hashes
 
 
-def _spread(numbers: npt.NDArray[Any]) -> Hashes:
+def _of_long(value: pa.Buffer) -> int:
+    return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
+
+
+def _of_padded(data: pa.Buffer, ends: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], words: int) -> Hashes:
+    """As above, of values of at most so many words: a matrix of words, the last one of a value filled up with zeros."""
+    rows = len(lengths)
+    if int(lengths.min()) < 8 * words:
+        # Arrow takes bytes for text here, and looks at none of them.
+        text = pa.Array.from_buffers(pa.large_string(), rows, [None, pa.py_buffer(ends), data])
+        _, ends_of_padded, data = pc.ascii_rpad(text, 8 * words, padding="\0").buffers()
+        ends = np.frombuffer(ends_of_padded, np.int64)
+    matrix = np.frombuffer(data, "<u8", rows * words, int(ends[0])).reshape(rows, words)
+    hashes = lengths.astype(np.uint64)
+    hashes += _spread(matrix) @ _PLACES[:words]
+    if (lengths & 7).any():
+        # What does not fill a word has a number of its own, wherever it is.
+        full = lengths >> 3
+        last = matrix.reshape(-1)[np.minimum(full, words - 1) + np.arange(0, rows * words, words)]
+        hashes += _spread(last) * np.where(lengths & 7, _PLACES[-1] - _PLACES[full], np.uint64(0))
+    return hashes
+
+
+def _spread(numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
     """So that the highest bits matter in a product."""
-    spread: Hashes = numbers ^ (numbers >> np.uint64(29))
+    spread = numbers >> np.uint64(29)
+    spread ^= numbers
     return spread

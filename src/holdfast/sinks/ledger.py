@@ -58,13 +58,13 @@ def check_ledger(
         )
 
 
-def having(run: Run, sink: str, ledger: Mapping[str, CheckpointId], known: CheckpointId) -> Run:
+def having(run: Run, sink: str, ledger: Mapping[str, CheckpointId], known: CheckpointId, at: int = 0) -> Run:
     """The run as `check_ledger` takes it in the middle of one that knows `known` to be in the sink's ledger.
 
-    An endpoint can come back as an older copy at any time.
+    An endpoint can come back as an older copy at any time. `at`: since when, for a ledger that forgets.
     """
     decided = max(run.last_decided or 0, known, ledger.get(run.lineage, 0))
-    return replace(run, committed={sink: Committed(known, 0)} if known >= 0 else {}, last_decided=decided)
+    return replace(run, committed={sink: Committed(known, at)} if known >= 0 else {}, last_decided=decided)
 
 
 def check_subtasks(run: Run, where: str, sink: str, is_committed: Callable[[int, CheckpointId], bool]) -> None:

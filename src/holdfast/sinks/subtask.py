@@ -20,8 +20,8 @@ from holdfast.sinks.channel import Channel
 from holdfast.sinks.channel import current_task as current_task
 from holdfast.sinks.channel import running as running
 from holdfast.sinks.digest import Digest
-from holdfast.sinks.lanes import WHOLE, Lane, Lanes
 from holdfast.sinks.letters import Box
+from holdfast.sinks.selection import WHOLE, Selection, Selections
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 
@@ -51,11 +51,11 @@ def make_task(
     )
 
 
-def digest_partition(subtask: int, batches: Iterable[pa.RecordBatch], lane: Lane = WHOLE) -> Replayed | None:
+def digest_partition(subtask: int, batches: Iterable[pa.RecordBatch], selection: Selection = WHOLE) -> Replayed | None:
     """What a partition holds for a sink, None when that is nothing; the rows go nowhere."""
     digest = Digest()
     for batch in batches:
-        digest.add(lane.split(batch)[0])
+        digest.add(selection.split(batch)[0])
     return Replayed(subtask, digest.rows, digest.text or "") if digest.rows else None
 
 
@@ -63,7 +63,7 @@ def write_subtask(
     sinks: Sequence[TwoPhaseCommitSink],
     tasks: Sequence[Task],
     batches: Iterable[pa.RecordBatch],
-    lanes: Lanes | None = None,
+    selections: Selections | None = None,
     letters: Letters | None = None,
     *,
     careful: bool = False,
@@ -77,7 +77,7 @@ def write_subtask(
     everyone = [Channel(sink, task) for sink, task in zip(sinks, tasks, strict=True)]
     taking = letters.sinks if letters is not None else ()
     box = Box(tasks[0], [c for c in everyone if c.sink.name in taking], letters, counting=careful)
-    streams = _streams([c for c in everyone if c.sink.name not in taking], lanes or {}, box)
+    streams = _streams([c for c in everyone if c.sink.name not in taking], selections or {}, box)
     rows = size = 0
     try:
         with ExitStack() as stack:
@@ -112,17 +112,17 @@ def write_subtask(
 class _Stream:
     """The sinks that get the same rows, which are filtered, projected and hashed once for all of them."""
 
-    def __init__(self, lane: Lane, channels: Sequence[Channel], box: Box) -> None:
-        self.lane, self.channels, self._box = lane, channels, box
+    def __init__(self, selection: Selection, channels: Sequence[Channel], box: Box) -> None:
+        self.selection, self.channels, self._box = selection, channels, box
         self._digest = Digest(hashed=any(channel.hashed for channel in channels))
         #: sink -> rows and digest
         self.written: dict[str, tuple[int, str | None]] = {}
 
     def write(self, batch: pa.RecordBatch, *, keep: bool) -> None:
         """Give each its rows, or keep them for later; what the route rejects goes to the box."""
-        if keep and self.lane.reject is None:
+        if keep and self.selection.reject is None:
             return
-        rows, bad = self.lane.split(batch)
+        rows, bad = self.selection.split(batch)
         if bad is not None:
             for channel in self.channels:
                 self._box.add(channel.sink.name, bad, self._rejected(channel))
@@ -138,7 +138,7 @@ class _Stream:
             if spool is None:
                 committable, digest = channel.prepare(), self._digest.text
             else:
-                careful = Careful(channel, self.lane, spool, self._box)
+                careful = Careful(channel, self.selection, spool, self._box)
                 committable, digest = careful.write(), careful.digest.text
             if channel.rows:
                 self.written[channel.sink.name] = (channel.rows, digest)
@@ -147,12 +147,12 @@ class _Stream:
         return found
 
     def _rejected(self, channel: Channel) -> RowError:
-        rule = self.lane.rule
+        rule = self.selection.rule
         return RowError(f"sink {channel.sink.name!r}: its route rejects rows with {rule}", reason=f"rejected: {rule}")
 
 
-def _streams(channels: Sequence[Channel], lanes: Lanes, box: Box) -> list[_Stream]:
-    by_lane: dict[Lane, list[Channel]] = {}
+def _streams(channels: Sequence[Channel], selections: Selections, box: Box) -> list[_Stream]:
+    by_selection: dict[Selection, list[Channel]] = {}
     for channel in channels:
-        by_lane.setdefault(lanes.get(channel.sink.name, WHOLE), []).append(channel)
-    return [_Stream(lane, sharing, box) for lane, sharing in by_lane.items()]
+        by_selection.setdefault(selections.get(channel.sink.name, WHOLE), []).append(channel)
+    return [_Stream(selection, sharing, box) for selection, sharing in by_selection.items()]

@@ -157,7 +157,7 @@ class WriteAheadSink(StagedSink):
         committer.set_job_id(job_id(run.pipeline, run.lineage or "0" * 32))
         committer.set_operator_id(operator_id(self.name))
         if not committer.made:
-            check_ledger(run, f"{self._marks} of sink {self.name!r}", {}, sink=self.name)
+            check_ledger(run, self._where, {}, sink=self.name)
             return
         sink = copy.copy(self)
         sink.committer = committer
@@ -171,10 +171,9 @@ class WriteAheadSink(StagedSink):
         ledger = self.committer.progress()
         self._remembers, self._marked = ledger is not None, {}
         if ledger is not None:
-            where = f"{self._marks} of sink {self.name!r}"
-            check_ledger(run, where, ledger, sink=self.name)
+            check_ledger(run, self._where, ledger, sink=self.name)
             if not run.take_over:
-                check_subtasks(run, where, self.name, self.committer.is_checkpoint_committed)
+                check_subtasks(run, self._where, self.name, self.committer.is_checkpoint_committed)
                 self._marked = dict(run.committed[self.name].subtasks) if self.name in run.committed else {}
 
     def shared_paths(self, location: str) -> Sequence[str]:
@@ -204,6 +203,11 @@ class WriteAheadSink(StagedSink):
             self._marked = {**self._marked, **{s: max(last, checkpoint_id) for s, last in marked.items()}}
         self.forget_when_complete(checkpoint_id, committables)
         return Outcome.COMMITTED if Outcome.COMMITTED in answers else Outcome.ALREADY_COMMITTED
+
+    @property
+    def _where(self) -> str:
+        """Whose ledger it is, for errors."""
+        return f"{self._marks} of sink {self.name!r}"
 
     @property
     def _marks(self) -> str:
@@ -257,8 +261,7 @@ class _Deliver:
         last = self.marked.get(subtask, -1)
         if last >= 0:
             known = replace(self.run, committed={self.sink.name: Committed(last, 0, {subtask: last})})
-            where = f"{self.sink._marks} of sink {self.sink.name!r}"
-            check_subtasks(known, where, self.sink.name, committer.is_checkpoint_committed)
+            check_subtasks(known, self.sink._where, self.sink.name, committer.is_checkpoint_committed)
 
     def _mark(self, committer: CheckpointCommitter, subtask: int) -> None:
         """Write the mark, tried again by itself; a query that cannot would send these rows for ever (D10)."""

@@ -1,1 +1,1 @@
-"""The only place that imports pyspark."""
+"""How a stream runs on Spark; nothing below this package imports pyspark."""

@@ -21,11 +21,6 @@ from pyspark.sql import SparkSession
 from holdfast.spark import private
 
 SETTING = "spark.sql.streaming.checkpointFileManagerClass"
-#: In Spark 4.1 and newer, and in 4.0.
-_CLASSES = tuple(
-    f"org.apache.spark.sql.execution.streaming.{package}FileSystemBasedCheckpointFileManager"
-    for package in ("checkpointing.", "")
-)
 #: Set by hf.session: other sessions are left as they are.
 OURS = "spark.holdfast.session"
 _one_start = threading.RLock()
@@ -51,4 +46,4 @@ def _class(spark: SparkSession, location: str) -> str | None:
     ours = context.getConf().get(OURS, "false") == "true"
     if not ours or not location.startswith("file:") or spark.conf.get(SETTING, None) is not None:
         return None
-    return next((name for name in _CLASSES if private.class_origin(context, name) is not None), None)
+    return private.file_manager(context)

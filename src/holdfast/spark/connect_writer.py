@@ -6,19 +6,23 @@ Imported only with such a frame at hand: its base class needs the client's packa
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
+from pyspark.sql.connect.streaming.query import StreamingQuery
 from pyspark.sql.connect.streaming.readwriter import DataStreamWriter
 
 from holdfast.errors import ConfigError
 from holdfast.sinks.dead_letters import DeadLetters
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark.connect import FORMAT, HANDED, TAKE_OVER
+from holdfast.spark.private import fill_writer
 from holdfast.spark.refusals import Refusals
 
+logger = logging.getLogger("holdfast")
 _FIXED = ("checkpointlocation", "name", HANDED, TAKE_OVER)
 _CLASSIC = "through Spark Connect holdfast runs as a data source, and {}: use a classic SparkSession for it"
 
@@ -37,7 +41,7 @@ class ConnectWriter(Refusals, DataStreamWriter):
         dead_letters: DeadLetters | None,
         history_retain: int,
     ) -> None:
-        vars(self).update(vars(df.writeStream))  # as Spark makes one, without what is private to it
+        fill_writer(self, df.writeStream)
         told = {key: value for key, value in settings.items() if key != "take_over"}
         made = {"sinks": sinks, "settings": told, "dead_letters": dead_letters, "history_retain": history_retain}
         DataStreamWriter.format(self, FORMAT)
@@ -52,6 +56,14 @@ class ConnectWriter(Refusals, DataStreamWriter):
         if outputMode.lower() != "append":
             raise ConfigError(_CLASSIC.format(f"Spark gives data sources no {outputMode} mode"))
         return super().outputMode(outputMode)
+
+    def start(self, *args: Any, **kwargs: Any) -> StreamingQuery:
+        """See DataStreamWriter; nothing of holdfast runs on the server before the first batch."""
+        logger.info(
+            "through Spark Connect recovery begins with the query's first batch: what an earlier run left undelivered "
+            "waits until rows come, and `holdfast status` shows it"
+        )
+        return super().start(*args, **kwargs)
 
     def option(self, key: str, value: Any) -> DataStreamWriter:
         """See DataStreamWriter; what `write_stream` was given is fixed."""

@@ -14,6 +14,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 #: What the tasks of every pipeline import; pandas since pyarrow does when it makes its first value from Python.
 ALWAYS = ("pyspark.worker", "numpy", "pandas", "pyarrow", "holdfast.spark.tasks")
@@ -48,11 +49,17 @@ def preload() -> bool:
 def main() -> None:
     """As `pyspark.daemon`."""
     if _THREADS.is_dir() and not preload():
-        logging.getLogger("holdfast").warning("an import has started a thread: each worker imports for itself")
-        os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])
-    from pyspark.daemon import manager
-
+        _start_over("an import has started a thread")
+    try:
+        from pyspark.daemon import manager
+    except ImportError:  # it is not public: `holdfast.spark.private` lists it
+        _start_over("this Spark has no pyspark.daemon.manager")
     manager()
+
+
+def _start_over(why: str) -> NoReturn:
+    logging.getLogger("holdfast").warning("%s: each worker imports for itself", why)
+    os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Annotated
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from holdfast.core.options import Columns, Rule, checked, one_of, text
 from holdfast.errors import ConfigError, first_line
 
 BAD = ("fail", "null")
+_SCHEMA = Rule(
+    "the columns of the table, such as 'id bigint, name string', or a StructType",
+    lambda value: bool(value.fields if isinstance(value, t.StructType) else isinstance(value, str) and value.strip()),
+)
+_Name = Annotated[str, text("the name of a column")]
 _CORRUPT, _CHANGE, _KEY = "__holdfast_corrupt", "__holdfast_change", "__holdfast_key"
 #: of the source's log: PostgreSQL's position; MySQL's file and place in it, which has 32 bits; else the time
 _ORDER = """coalesce(
@@ -22,17 +28,18 @@ _ORDER = """coalesce(
     ts_ms)"""
 
 
+@checked
 def from_debezium(
     df: DataFrame,
     *,
-    schema: str | t.StructType,
-    value: str = "value",
-    key: str | None = None,
-    op: str = "op",
-    position: str = "position",
-    order: str | None = None,
-    keep: Sequence[str] = (),
-    bad: str = "fail",
+    schema: Annotated[str | t.StructType, _SCHEMA],
+    value: _Name = "value",
+    key: _Name | None = None,
+    op: _Name = "op",
+    position: _Name = "position",
+    order: Annotated[str, text("an expression in Spark SQL")] | None = None,
+    keep: Columns = (),
+    bad: Annotated[str, one_of(*BAD)] = "fail",
 ) -> DataFrame:
     """Unwrap the messages of a Debezium topic into the columns of the table, `op` and `position`.
 
@@ -48,10 +55,6 @@ def from_debezium(
     for a route's `reject="op IS NULL"`.
     """
     row = _row(schema)
-    if bad not in BAD:
-        raise ConfigError(f"from_debezium: bad must be one of {', '.join(BAD)}, not {bad!r}")
-    if isinstance(keep, str):
-        raise ConfigError(f"from_debezium: keep must be a list of columns: keep=[{keep!r}]")
     for option, column in (("value", value), ("key", key), *(("keep", name) for name in keep)):
         if column is not None and column not in df.columns:
             raise ConfigError(
@@ -92,18 +95,15 @@ def from_debezium(
         raise ConfigError(f"from_debezium: order={order!r}: {first_line(error)}") from error
 
 
-def _row(schema: object) -> t.StructType:
+def _row(schema: str | t.StructType) -> t.StructType:
     """The columns of the table; all may be without a value, as in a delete."""
-    if isinstance(schema, str) and schema.strip():
-        try:
-            schema = t.DataType.fromDDL(schema)
-        except PySparkException as error:
-            raise ConfigError(f"from_debezium: schema={schema!r}: {first_line(error)}") from error
-    if not isinstance(schema, t.StructType) or not schema.fields:
-        raise ConfigError(
-            f"from_debezium: schema must be the columns of the table, such as 'id bigint, name string', not {schema!r}"
-        )
-    return t.StructType([t.StructField(field.name, field.dataType) for field in schema])
+    try:
+        found = t.DataType.fromDDL(schema) if isinstance(schema, str) else schema
+    except PySparkException as error:
+        raise ConfigError(f"from_debezium: schema={schema!r}: {first_line(error)}") from error
+    if not isinstance(found, t.StructType):
+        raise ConfigError(f"from_debezium: schema={schema!r} is a type, not columns with their types")
+    return t.StructType([t.StructField(field.name, field.dataType) for field in found])
 
 
 def _envelope(row: t.StructType) -> t.StructType:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.checkpoint.enginefiles import sources_of
 from holdfast.checkpoint.history import engine_position
 from holdfast.checkpoint.storage import Storage
 from holdfast.connectors.kafka.client.settings import check_servers, client_config
@@ -21,7 +22,8 @@ from holdfast.connectors.kafka.source.start import RowsExpiredError, StartFrom, 
 from holdfast.core.model import CheckpointId
 from holdfast.core.options import SECRETS, Rule, checked, made, one_of, text
 from holdfast.errors import ConfigError, SourceError
-from holdfast.spark.private import streaming_sources
+from holdfast.spark import private
+from holdfast.spark.private import has_jvm, streaming_sources
 
 logger = logging.getLogger("holdfast")
 #: seconds for which a query that has ended tries to tell its consumer groups how far it got
@@ -73,6 +75,14 @@ def read_kafka(
         if key.lower() in _OURS:
             raise ConfigError(f"options: {key} is set by read_kafka: use its own arguments")
     mode = commit_mode(commit_offsets)
+    if mode is CommitMode.ON_CHECKPOINTS and not has_jvm(spark):
+        logger.warning(
+            "through Spark Connect the offsets of consumer group %r are not committed: queries there run as a data "
+            "source, which is not told of its sources, and the group seems to stand still. Rows are delivered once all "
+            "the same. Use a classic SparkSession where the group must follow; commit_offsets=False says that it need "
+            "not",
+            group_id,
+        )
     starts = _start_options(servers, topics, pattern, group_id, begin, given)
     reader = spark.readStream.format("kafka").options(**{**_DEFAULTS, **given}).options(**starts)
     reader = reader.option("kafka.bootstrap.servers", servers).option("kafka.isolation.level", isolation)
@@ -217,13 +227,15 @@ class KafkaProgress:
         return all(done)
 
     def _offsets(self, checkpoint_id: CheckpointId) -> list[str] | None:
-        """Where each source stood at the end of a checkpoint; None when Spark has pruned that."""
+        """Where each source stood at the end of a checkpoint; None when Spark pruned that, or wrote it otherwise."""
         try:
             text = self._storage.read(f"offsets/{checkpoint_id}").decode()
         except FileNotFoundError:
             return None
-        # The first line is the format's version, the second the batch's metadata.
-        return text.splitlines()[2:]
+        lines = sources_of(text.splitlines())
+        if not lines:
+            private.missing_file("offsets/N", f"{self._storage.url}/offsets/{checkpoint_id}")
+        return lines or None
 
 
 def _config(options: Mapping[str, str]) -> dict[str, Any]:

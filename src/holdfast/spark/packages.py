@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 from pyspark import SparkContext
 from pyspark import cloudpickle as sparks_pickle
 
+from holdfast import errors
 from holdfast.checkpoint.clients import extra_for
 from holdfast.core.version import __version__
-from holdfast.errors import ConfigError, MissingExtraError
+from holdfast.errors import ConfigError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark import look
 from holdfast.spark.failures import failure_of
@@ -40,13 +43,8 @@ def prove_packages(context: SparkContext, sinks: Sequence[TwoPhaseCommitSink], l
         return
     plain = [getattr(sink, "template", sink) for sink in sinks]
     extras = extras_of(plain, location)
-    modules = [*ALWAYS, *(module for extra in extras for module in MODULES[extra])]
-    # By value: where holdfast is missing, nothing of it can be imported.
-    cloudpickle.register_pickle_by_value(look)
-    try:
-        found = _ask(context, partial(look.look, modules, cloudpickle.dumps(plain)))
-    finally:
-        cloudpickle.unregister_pickle_by_value(look)
+    with by_value(look):
+        found = _ask(context, partial(look.look, modules_of(extras), cloudpickle.dumps(plain)))
     for seen in found:
         check(seen, extras)
 
@@ -77,33 +75,29 @@ def extras_of(sinks: Iterable[Any], location: str) -> list[str]:
 
 def check(seen: Mapping[str, Any], extras: Sequence[str]) -> None:
     """Raise when what was seen on an executor does not do."""
-    where = f"an executor on {seen['host']} runs {seen['python']}"
-    if seen["missing"]:
-        raise MissingExtraError(f"{where}, and tasks there lack {_listed(seen['missing'])}. {_remedy(seen, extras)}")
-    if seen["failure"]:
-        raise ConfigError(f"{where}, and tasks there cannot load the sinks: {seen['failure']}. Nothing was decided")
-    if seen["version"] != __version__:
-        raise ConfigError(
-            f"{where} with holdfast {seen['version']}, and the driver has {__version__}: they must be the same, since "
-            "tasks and driver share the format of the log. Ship the driver's with the job. Nothing was decided"
-        )
+    problem = look.wrong(seen, extras, ours(), __version__)
+    if problem is not None:
+        kind: type[ConfigError] = getattr(errors, problem[0])
+        raise kind(problem[1])
 
 
-def _remedy(seen: Mapping[str, Any], extras: Sequence[str]) -> str:
-    ours = {*ALWAYS, *(module for names in MODULES.values() for module in names)}
-    own = [name for name in seen["missing"] if name.partition(".")[0] not in ours]
-    if own:
-        return (
-            f"Ship {_listed(own)} with the job: `spark-submit --py-files {own[0].partition('.')[0]}.py`, or a zip of "
-            "the package. Nothing was decided"
-        )
-    wanted = f"holdfast[{','.join(extras)}]" if extras else "holdfast"
-    return (
-        f"Install '{wanted}' on every machine of the cluster for the Python that `spark.pyspark.python` names; or ship "
-        "the environment with the job: `venv-pack -o env.tar.gz`, then `spark-submit --archives env.tar.gz#env --conf "
-        "spark.pyspark.python=./env/bin/python` (docs/deploy). Nothing was decided"
-    )
+def ours() -> list[str]:
+    """Every module that holdfast or an extra of it brings."""
+    return [*ALWAYS, *(module for names in MODULES.values() for module in names)]
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"the module {name!r}" for name in dict.fromkeys(names))
+def modules_of(extras: Iterable[str]) -> list[str]:
+    """What tasks with these extras import."""
+    return [*ALWAYS, *(module for extra in extras for module in MODULES[extra])]
+
+
+@contextmanager
+def by_value(*modules: ModuleType) -> Iterator[None]:
+    """Pickle with the code of these modules: where holdfast is missing, nothing of it can be imported."""
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)

@@ -3,7 +3,8 @@
 Spark may change these from one version to the next. So nothing else of holdfast touches them. Where one is missing,
 that is logged once and the fallback does, which is slower or says less but loses nothing. `INTERFACES` lists them, and
 tests/integration/test_private.py notices when one is missing or its fallback does not work; `make compat` runs it on
-every version of Spark that is supported.
+every version of Spark that is supported. `FILES` are Spark's own files that holdfast reads: `checkpoint/enginefiles.py`
+refuses a format that it does not know.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -31,6 +33,7 @@ T = TypeVar("T")
 #: name -> what it is for, and what is done without it
 INTERFACES: Mapping[str, str] = {
     "StreamExecution.lastExecution": "the plan of a micro-batch; without it rows come from the frame, a copy more",
+    "SparkPlan.schema": "whether that plan has the frame's columns; without it rows come from the frame, a copy more",
     "Dataset.toArrowBatchRdd": "rows of a plan as Arrow batches; without it rows come from the frame, a copy more",
     "to_arrow_schema": "the Arrow schema of a frame; without it, that of an empty batch that Spark makes",
     "StreamExecution.queryExecutionThread": "a query that fails between two batches; without it, it is stopped",
@@ -44,8 +47,26 @@ INTERFACES: Mapping[str, str] = {
     "SparkContext._ensure_initialized": "what spark-submit was told; without it our defaults win over that",
     "SparkContext._gateway": "a Spark whose Java process has ended; without it, the whole program must start again",
     "DataStreamWriter._sq": "the kind of query that start() gives; without it the query is wrapped",
+    "StreamingQuery._jsq": "what a query is wrapped around; without it, and without _sq, a start says so and stops",
+    "connect.DataStreamWriter": "a writer of Spark Connect that is ours; without it format('holdfast') must be used",
+    "cloudpickle.register_pickle_by_value": "modules beside a job file; without it tasks must import them",
+    "FileSystemBasedCheckpointFileManager": "Spark's quick way to write its own files; without it, its usual one",
+    "pyspark.daemon.manager": "a daemon of workers that has imported; without it Spark's own is started in its place",
     "hadoop.fs.Path": "a location without a scheme; without it, one with a scheme must be given",
 }
+#: file of Spark's own checkpoint -> what is read from it, and what is done where it has another form
+FILES: Mapping[str, str] = {
+    "offsets/N": "where each source stands before batch N, and its watermark; another version of the format is refused "
+    "by savepoints and rewinds, and group offsets are not committed",
+    "commits/N": "that Spark has finished batch N: its name alone; without any, no batch counts as finished",
+    "metadata": "the id of the query, which a copy of a checkpoint gets anew; Spark refuses one that it cannot read",
+    "state/, sources/": "copied by savepoints and left alone else; a name that is not known is copied too",
+}
+#: In Spark 4.1 and newer, and in 4.0.
+_FILE_MANAGERS = tuple(
+    f"org.apache.spark.sql.execution.streaming.{package}FileSystemBasedCheckpointFileManager"
+    for package in ("checkpointing.", "")
+)
 #: The interfaces that were missing so far; each is logged once.
 missed: set[str] = set()
 
@@ -63,6 +84,13 @@ def _use(name: str, use: Callable[[], T], otherwise: Callable[[], T]) -> T:
         return otherwise()
 
 
+def missing_file(name: str, path: str) -> None:
+    """Say, once, that a file of Spark's has another form than we know."""
+    if name not in missed:
+        missed.add(name)
+        logger.warning("%s is not as this holdfast knows it: %s", path, FILES[name])
+
+
 def plan_of(session: SparkSession, query_id: str, batch_id: int) -> Any | None:
     """The physical plan of a running query's micro-batch; None where the frame must do."""
 
@@ -78,7 +106,11 @@ def plan_of(session: SparkSession, query_id: str, batch_id: int) -> Any | None:
 
 def same_schema(frame: DataFrame, plan: Any) -> bool:
     """Whether a plan gives the very columns of the frame."""
-    return bool(plan.schema().json() == frame._jdf.schema().json())
+
+    def use() -> bool:
+        return bool(plan.schema().json() == frame._jdf.schema().json())
+
+    return _use("SparkPlan.schema", use, lambda: False)
 
 
 def plan_rows(frame: DataFrame, plan: Any) -> RDD[bytes] | None:
@@ -333,7 +365,47 @@ def stop_java(spark: SparkSession, timeout: float) -> int:
 
 def java_query(query: StreamingQuery) -> Any:
     """What a StreamingQuery is made of."""
-    return query._jsq
+
+    def otherwise() -> Any:
+        query.stop()  # nobody would hear why it fails
+        raise ConfigError("holdfast cannot follow the queries of this version of Spark: use one that the README names")
+
+    return _use("StreamingQuery._jsq", lambda: query._jsq, otherwise)
+
+
+def fill_writer(writer: Any, made: Any) -> None:
+    """Make of a writer of Spark Connect what Spark has made of another one, without what is private to it."""
+
+    def otherwise() -> None:
+        raise ConfigError(
+            "holdfast cannot extend the writer of this Spark Connect: use df.writeStream.format('holdfast') with the "
+            "sink's options"
+        )
+
+    _use("connect.DataStreamWriter", lambda: vars(writer).update(vars(made)), otherwise)
+
+
+def pickle_by_value(module: ModuleType) -> None:
+    """Let tasks get what is in a module that they cannot import."""
+
+    def use() -> None:
+        from pyspark import cloudpickle
+
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+    _use("cloudpickle.register_pickle_by_value", use, lambda: None)
+
+
+def file_manager(context: SparkContext) -> str | None:
+    """The class that writes Spark's own checkpoint files without starting processes; None where there is none."""
+
+    def use() -> str:
+        for name in _FILE_MANAGERS:
+            if class_origin(context, name) is not None:
+                return name
+        raise AttributeError("no class of this name")
+
+    return _use("FileSystemBasedCheckpointFileManager", use, lambda: None)
 
 
 def is_classic(df: DataFrame) -> bool:
@@ -341,6 +413,11 @@ def is_classic(df: DataFrame) -> bool:
     return hasattr(df, "_jdf")
 
 
+def has_jvm(spark: SparkSession) -> bool:
+    """Whether this session's driver is here; that of Spark Connect is elsewhere."""
+    return hasattr(spark, "_jsparkSession")
+
+
 def settings_of(spark: SparkSession) -> Any:
     """What has `get(key, default)` of Spark's settings; a session of Spark Connect has no context."""
-    return spark.sparkContext.getConf() if hasattr(spark, "_jsparkSession") else spark.conf
+    return spark.sparkContext.getConf() if has_jvm(spark) else spark.conf

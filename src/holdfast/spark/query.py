@@ -24,7 +24,7 @@ _LAST_WORDS = 12.0
 class HoldfastQuery(StreamingQuery):
     """Spark's StreamingQuery; what it raises is a HoldfastError, with Spark's own as its cause."""
 
-    live: RunningQuery | None = None
+    running: RunningQuery | None = None
 
     @property
     def isActive(self) -> bool:
@@ -52,18 +52,18 @@ class HoldfastQuery(StreamingQuery):
             ended = super().awaitTermination(timeout)
         if ended is not False:
             self._finish()
-            if self.live is not None and self.live.failure is not None:
-                raise self.live.failure
+            if self.running is not None and self.running.failure is not None:
+                raise self.running.failure
         return ended
 
     def processAllAvailable(self) -> None:
         """See StreamingQuery; also waits until sinks that may not lag have committed it."""
         with self._asking():
             super().processAllAvailable()
-        live = self.live
-        coordinator = None if live is None else live.coordinator
-        if live is not None and coordinator is not None:
-            drained = coordinator.drain(live.drain_timeout, only_prompt=True)
+        running = self.running
+        coordinator = None if running is None else running.coordinator
+        if running is not None and coordinator is not None:
+            drained = coordinator.drain(running.drain_timeout, only_prompt=True)
             failure = coordinator.failure or (None if drained else coordinator.undelivered())
             if failure is not None:
                 raise failure
@@ -73,26 +73,26 @@ class HoldfastQuery(StreamingQuery):
 
         UndeliveredError when they do not: the next start delivers the rest first. `now` waits for nothing.
         """
-        began, live = time.monotonic(), self.live
-        if live is None or not self.isActive:
+        began, running = time.monotonic(), self.running
+        if running is None or not self.isActive:
             self._stop()
             self._finish()
             return
-        live.stopping, live.at_once = True, now
+        running.stopping, running.at_once = True, now
         if not now:
             with suppress(SparkGoneError):
-                self._wait_for_checkpoint(live, began + min(CURRENT, timeout))
-        live.hurry()  # Spark's stop waits for the batch, and its interrupt does not reach what that waits for
+                self._wait_for_checkpoint(running, began + min(CURRENT, timeout))
+        running.hurry()  # Spark's stop waits for the batch, and its interrupt does not reach what that waits for
         self._stop()
         spent = time.monotonic() - began
-        live.finish(0.0 if now else max(0.0, min(live.drain_timeout, timeout - spent - _LAST_WORDS)))
-        if live.failure is not None and not now:
-            raise live.failure
+        running.finish(0.0 if now else max(0.0, min(running.drain_timeout, timeout - spent - _LAST_WORDS)))
+        if running.failure is not None and not now:
+            raise running.failure
 
-    def _wait_for_checkpoint(self, live: RunningQuery, deadline: float) -> None:
-        while time.monotonic() < deadline and self.isActive and not live.at_gate:
+    def _wait_for_checkpoint(self, running: RunningQuery, deadline: float) -> None:
+        while time.monotonic() < deadline and self.isActive and not running.at_gate:
             with asking_spark():
-                if not live.in_batch and not self.status["isTriggerActive"]:
+                if not running.in_batch and not self.status["isTriggerActive"]:
                     return
             time.sleep(0.02)
 
@@ -114,9 +114,9 @@ class HoldfastQuery(StreamingQuery):
             raise self._known or error from error.__cause__
 
     def _finish(self) -> None:
-        if self.live is not None:
-            self.live.finish(self.live.drain_timeout)
+        if self.running is not None:
+            self.running.finish(self.running.drain_timeout)
 
     @property
     def _known(self) -> HoldfastError | None:
-        return None if self.live is None else self.live.failure
+        return None if self.running is None else self.running.failure

@@ -1,7 +1,7 @@
 """Routes as columns of the stream: predicates and expressions that Spark computes in the one pass.
 
 They are added when the writer is made, so that a wrong one is an error there, and so that they are part of the plan
-that rows are taken from. Each sink's lane then says in which columns its rows are.
+that rows are taken from. Each sink's selection then says in which columns its rows are.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pyspark.sql import types as t
 
 from holdfast.errors import ConfigError, first_line
 from holdfast.sinks.deletes import DELETED
-from holdfast.sinks.lanes import Lane
 from holdfast.sinks.route import Route
+from holdfast.sinks.selection import Selection
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark.private import analyzed
 
@@ -34,7 +34,7 @@ class Routed:
 
     frame: DataFrame
     sinks: list[TwoPhaseCommitSink]
-    lanes: dict[str, Lane]
+    selections: dict[str, Selection]
 
 
 def routed(df: DataFrame, routes: Sequence[Route]) -> Routed:
@@ -43,19 +43,19 @@ def routed(df: DataFrame, routes: Sequence[Route]) -> Routed:
     if all(route == Route(route.sink) and not _asks(route.sink) for route in routes):
         return Routed(df, sinks, {})
     columns = _Columns(df)
-    lanes = {route.sink.name: _lane(columns, route) for route in routes}
-    used = {place for lane in lanes.values() for place in columns.used(lane)}
+    selections = {route.sink.name: _selection(columns, route) for route in routes}
+    used = {place for selection in selections.values() for place in columns.used(selection)}
     kept = columns.droppable and len(used) < columns.count
     places = sorted(used) if kept else list(range(columns.count))
     frame = df.select(*(columns.of(place) for place in places)) if kept else df.select("*", *columns.added)
-    moved = {name: columns.moved(lane, places) for name, lane in lanes.items()}
+    moved = {name: columns.moved(selection, places) for name, selection in selections.items()}
     return Routed(_wanted(frame, list(moved.values())), sinks, moved)
 
 
-def _wanted(frame: DataFrame, lanes: Sequence[Lane]) -> DataFrame:
+def _wanted(frame: DataFrame, selections: Sequence[Selection]) -> DataFrame:
     """Without the rows that no route takes: they need not leave the JVM."""
     names = frame.columns
-    places = {lane.where for lane in lanes}
+    places = {selection.where for selection in selections}
     if None in places or len({name.lower() for name in names}) < len(names):
         return frame
     conditions = [f.col(_quoted(names[place])) for place in sorted(p for p in places if p is not None)]
@@ -71,7 +71,7 @@ def _asks(sink: TwoPhaseCommitSink) -> bool:
     return sink.own_columns is not None or sink.delete_when is not None
 
 
-def _lane(columns: _Columns, route: Route) -> Lane:
+def _selection(columns: _Columns, route: Route) -> Selection:
     who = f"the route of sink {route.sink.name!r}"
     where = None if route.where is None else columns.predicate(who, "where", route.where)
     reject = None if route.reject is None else columns.predicate(who, "reject", route.reject)
@@ -87,7 +87,7 @@ def _lane(columns: _Columns, route: Route) -> Lane:
     if route.sink.delete_when is not None:
         place = columns.predicate(f"sink {route.sink.name!r}", "delete_when", route.sink.delete_when)
         chosen = (*(columns.own if chosen is None else chosen), (place, DELETED))
-    return Lane(chosen, where, reject, route.reject or "")
+    return Selection(chosen, where, reject, route.reject or "")
 
 
 class _Columns:
@@ -118,19 +118,19 @@ class _Columns:
             return self.added[place - len(self.own)]
         return f.col(_quoted(self.own[place][1]))
 
-    def used(self, lane: Lane) -> list[int]:
-        """The places that a lane needs."""
-        chosen = self.own if lane.columns is None else lane.columns
-        return [place for place, _ in chosen] + [p for p in (lane.where, lane.reject) if p is not None]
+    def used(self, selection: Selection) -> list[int]:
+        """The places that a selection needs."""
+        chosen = self.own if selection.columns is None else selection.columns
+        return [place for place, _ in chosen] + [p for p in (selection.where, selection.reject) if p is not None]
 
-    def moved(self, lane: Lane, places: Sequence[int]) -> Lane:
-        """The lane when only these places are left, in this order."""
+    def moved(self, selection: Selection, places: Sequence[int]) -> Selection:
+        """The selection when only these places are left, in this order."""
         new = {place: n for n, place in enumerate(places)}
-        if lane.columns is None and len(places) > len(self.own):
-            lane = Lane(self.own, lane.where, lane.reject, lane.rule)
-        chosen = None if lane.columns is None else tuple((new[place], name) for place, name in lane.columns)
-        where, reject = (None if place is None else new[place] for place in (lane.where, lane.reject))
-        return Lane(chosen, where, reject, lane.rule)
+        if selection.columns is None and len(places) > len(self.own):
+            selection = Selection(self.own, selection.where, selection.reject, selection.rule)
+        chosen = None if selection.columns is None else tuple((new[place], name) for place, name in selection.columns)
+        where, reject = (None if place is None else new[place] for place in (selection.where, selection.reject))
+        return Selection(chosen, where, reject, selection.rule)
 
     def predicate(self, who: str, option: str, text: str) -> int:
         """The place of a condition."""

@@ -10,9 +10,11 @@ import tempfile
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
 
 from pyspark.sql import SparkSession
 
+from holdfast.core.options import SECRETS, checked, one_of, text
 from holdfast.errors import ConfigError
 from holdfast.spark import checkpoint_files, class_archive, daemon, private
 from holdfast.spark.jars import kafka_jars
@@ -59,8 +61,13 @@ STATES = {
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 
+@checked
 def session(
-    app_name: str, *, kafka: bool = False, state: str | None = None, conf: Mapping[str, str] | None = None
+    app_name: Annotated[str, text("a name")],
+    *,
+    kafka: bool = False,
+    state: Annotated[str, one_of(*STATES)] | None = None,
+    conf: Annotated[Mapping[str, str], SECRETS] | None = None,
 ) -> SparkSession:
     """A SparkSession whose workers run this very Python; `conf` adds to and overrides the defaults.
 
@@ -74,10 +81,6 @@ def session(
     Plain PySpark starts the system's `python3` for its workers, which in a virtual environment is another one, without
     the packages. A session that already runs is returned as it is, if its workers run this Python.
     """
-    if not isinstance(app_name, str) or not app_name:
-        raise ConfigError(f"app_name must be a name, not {app_name!r}")
-    if state is not None and state not in STATES:
-        raise ConfigError(f"state must be {' or '.join(map(repr, STATES))}, not {state!r}")
     stores = {} if state is None else STATES[state]
     private.forget_dead_spark()
     if SparkSession.getActiveSession() is not None:

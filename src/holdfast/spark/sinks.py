@@ -11,9 +11,9 @@ from holdfast.core.naming import check_name
 from holdfast.errors import ConfigError
 from holdfast.sinks.dead_letters import DeadLetters, KeptLetters
 from holdfast.sinks.fan import fanned
-from holdfast.sinks.lanes import WHOLE, Lanes
 from holdfast.sinks.letters import KEPT
 from holdfast.sinks.route import Route
+from holdfast.sinks.selection import WHOLE, Selections
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 
@@ -52,10 +52,10 @@ def with_letters(
 
 
 def schemas_of(
-    whole: pa.Schema, sinks: Sequence[TwoPhaseCommitSink], lanes: Lanes, dead_letters: DeadLetters | None
+    whole: pa.Schema, sinks: Sequence[TwoPhaseCommitSink], selections: Selections, dead_letters: DeadLetters | None
 ) -> dict[str, pa.Schema]:
     """Each sink's: that of its own rows."""
-    schemas = {sink.name: lanes.get(sink.name, WHOLE).schema(whole) for sink in sinks}
+    schemas = {sink.name: selections.get(sink.name, WHOLE).schema(whole) for sink in sinks}
     if dead_letters is not None:
         schemas |= {dead_letters.sink.name: dead_letters.schema, KeptLetters.name: KEPT}
     return schemas

@@ -26,8 +26,8 @@ from holdfast.core.retry import Retry
 from holdfast.core.units import parse_duration
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.sinks.dead_letters import DeadLetters
-from holdfast.sinks.lanes import WHOLE
 from holdfast.sinks.route import Route
+from holdfast.sinks.selection import WHOLE
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark import private
 from holdfast.spark.checkpoint_files import quick_files
@@ -93,11 +93,11 @@ def write_stream(
             df, plain_sinks(sinks, dead_letters), name, location, settings, dead_letters, history_retain
         )
     hadoop.use(hadoop.read_settings(*private.hadoop_settings(df.sparkSession.sparkContext)))
-    lanes = routed(df, check_sinks(sinks, dead_letters))
-    _check_patterns(lanes)
+    made = routed(df, check_sinks(sinks, dead_letters))
+    _check_patterns(made)
     settings["dead_letters"] = dead_letters
     qualified = private.qualified(df.sparkSession.sparkContext, location)
-    return HoldfastWriter(lanes, name, qualified, settings, history_retain)
+    return HoldfastWriter(made, name, qualified, settings, history_retain)
 
 
 class HoldfastWriter(Refusals, DataStreamWriter):
@@ -114,7 +114,7 @@ class HoldfastWriter(Refusals, DataStreamWriter):
         super().__init__(made.frame)
         self._df = made.frame
         self._history_retain = history_retain
-        self._lanes = made.lanes
+        self._selections = made.selections
         self._name, self._location = name, location
         self._settings, self._bounded = dict(settings), False
         #: what the history calls the trigger; without one Spark begins a batch as soon as there are rows
@@ -154,7 +154,7 @@ class HoldfastWriter(Refusals, DataStreamWriter):
         if args or set(kwargs) - {"outputMode", "queryName"}:
             raise ConfigError("start() takes outputMode and queryName only: where rows go is the sinks' business")
         refuse_speculation(self._df.sparkSession)
-        with reserve(self._location, [getattr(sink, "template", sink) for sink in self._sinks]) as live:
+        with reserve(self._location, [getattr(sink, "template", sink) for sink in self._sinks]) as running:
             storage = open_storage(log_location(self._location))
             log = CheckpointLog(storage, self._name, history_retain=self._history_retain)
             context = self._df.sparkSession.sparkContext
@@ -169,40 +169,46 @@ class HoldfastWriter(Refusals, DataStreamWriter):
                 **self._settings,
             )
             pulse = Pulse(log)
-            live.drain_timeout = self._settings["drain_timeout"]
+            running.drain_timeout = self._settings["drain_timeout"]
 
             def position() -> EnginePosition:
                 return EnginePosition(*engine_position(self._location))
 
             sources = KafkaProgress(self._df, open_storage(self._location))
-            live.pipeline, live.delivery, live.sources = self._name, self._settings["delivery"], sources.options
+            running.pipeline, running.delivery, running.sources = (
+                self._name,
+                self._settings["delivery"],
+                sources.options,
+            )
             known = position()
             sources.check_start(known.planned, known.committed)
             # Before a generation is claimed: a start that cannot work fences nobody.
             prove_packages(context, self._sinks, storage.url)
             prove_shared(context, self._sinks, storage.url)
-            live.announce()
+            running.announce()
             begin_run(coordinator, pulse, position, self.schemas())
 
             def advance(last: bool = False) -> None:
                 sources.commit(coordinator.complete_through, self._location, last=last)
 
-            running = PlanReader(self._df.sparkSession)
+            plans = PlanReader(self._df.sparkSession)
 
             def run(frame: DataFrame, batch_id: int) -> None:
                 try:
-                    live.gate(lambda: private.pause(context))
-                    live.in_batch = True
+                    running.gate(lambda: private.pause(context))
+                    running.in_batch = True
                     advance()
-                    coordinator.run(batch_id, SparkBatch(frame, batch_id, running, self._lanes, self._letters))
+                    coordinator.run(batch_id, SparkBatch(frame, batch_id, plans, self._selections, self._letters))
                 except Exception as error:
-                    told = for_spark(error, over=live.ended_by_stop(), stopping=live.stopping, at_once=live.at_once)
+                    told = for_spark(
+                        error, over=running.ended_by_stop(), stopping=running.stopping, at_once=running.at_once
+                    )
                     if isinstance(error, HoldfastError) and not isinstance(told, StoppedError):
-                        live.failure = live.failure or error
+                        running.failure = running.failure or error
                     if told is error:
                         raise
                     raise told from None
-                live.in_batch = False
+                running.in_batch = False
 
             try:
                 DataStreamWriter.foreachBatch(self, run)
@@ -214,13 +220,13 @@ class HoldfastWriter(Refusals, DataStreamWriter):
                 raise
             if not isinstance(query, HoldfastQuery):  # Spark no longer asks _sq for the kind of query
                 query = HoldfastQuery(private.java_query(query))
-            query.live = live
-            live.follow(query, coordinator, pulse, advance)
+            query.running = running
+            running.follow(query, coordinator, pulse, advance)
             return query
 
     def schemas(self) -> dict[str, pa.Schema]:
         """Each sink's: that of its own rows."""
-        return schemas_of(private.arrow_schema(self._df), self._sinks, self._lanes, self._dead_letters)
+        return schemas_of(private.arrow_schema(self._df), self._sinks, self._selections, self._dead_letters)
 
     def _sq(self, jsq: Any) -> StreamingQuery:
         return HoldfastQuery(jsq)
@@ -291,7 +297,7 @@ def _check_patterns(made: Routed) -> None:
         whole = private.arrow_schema(made.frame)
         for sink in made.sinks:
             if sink.pattern is not None:
-                sink.pattern.check(made.lanes.get(sink.name, WHOLE).schema(whole))
+                sink.pattern.check(made.selections.get(sink.name, WHOLE).schema(whole))
 
 
 def refuse_speculation(spark: SparkSession) -> None:

@@ -25,7 +25,7 @@ from holdfast.core.model import CheckpointId
 from holdfast.core.passes import Attempt, place
 from holdfast.core.repair import Replayed
 from holdfast.errors import EngineError, HoldfastError
-from holdfast.sinks.lanes import WHOLE, Lanes
+from holdfast.sinks.selection import WHOLE, Selections
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark.failures import QueryFailedError, interrupted, marked, reason, restored
@@ -41,10 +41,10 @@ class SparkBatch:
     """One micro-batch, as the coordinator wants it."""
 
     def __init__(
-        self, frame: DataFrame, batch_id: int, query: PlanReader, lanes: Lanes, letters: Letters | None
+        self, frame: DataFrame, batch_id: int, query: PlanReader, selections: Selections, letters: Letters | None
     ) -> None:
         self._frame, self._batch_id, self._query = frame, batch_id, query
-        self._lanes, self._letters = lanes, letters
+        self._selections, self._letters = selections, letters
 
     def write(
         self,
@@ -58,7 +58,7 @@ class SparkBatch:
         careful: bool = False,
     ) -> list[SubtaskReport]:
         """One Spark job, one pass over the rows for all sinks; one small JSON message a task comes back."""
-        lanes, letters = self._lanes, self._letters
+        selections, letters = self._selections, self._letters
         # A repair never has the names of the work it repairs: a part of that may be committed.
         number = self._query.passes.begin(repair=repair > 0)
 
@@ -76,7 +76,7 @@ class SparkBatch:
                 make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp, repair, where) for sink in sinks
             ]
             with marked():
-                report = write_subtask(sinks, tasks, batches, lanes, letters, careful=careful)
+                report = write_subtask(sinks, tasks, batches, selections, letters, careful=careful)
             spare_collector()
             yield json.dumps([counted, asdict(report)])
 
@@ -92,12 +92,12 @@ class SparkBatch:
 
     def digests(self, sink: str) -> list[Replayed]:
         """See holdfast.checkpoint.ports.Batch."""
-        lane = self._lanes.get(sink, WHOLE)
+        selection = self._selections.get(sink, WHOLE)
 
         def digest(batches: Iterator[pa.RecordBatch]) -> Iterator[str]:
             context = TaskContext.get()
             assert context is not None
-            found = digest_partition(context.partitionId(), batches, lane)
+            found = digest_partition(context.partitionId(), batches, selection)
             if found is not None:
                 yield json.dumps(asdict(found))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from holdfast.checkpoint.enginefiles import sources_of
 from holdfast.checkpoint.limited import open_limited
 from holdfast.core.hiding import hide_text
 from holdfast.errors import StorageError
@@ -113,7 +114,7 @@ def _lines(location: str, checkpoint: int) -> list[Any]:
     except (FileNotFoundError, StorageError):
         return []
     found: list[Any] = []
-    for line in text.splitlines()[2:]:
+    for line in sources_of(text.splitlines()):
         try:
             found.append(json.loads(line))
         except ValueError:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 from holdfast.checkpoint.history import CheckpointStats
 from holdfast.core.hiding import hide, hide_text
+from holdfast.core.options import SECONDS, SECRET, Rule, checked
 from holdfast.core.states import State
 from holdfast.core.version import __version__
-from holdfast.errors import ConfigError, HoldfastError, MissingExtraError
+from holdfast.errors import HoldfastError, MissingExtraError
 from holdfast.spark.running import RunningQuery
 from holdfast.telemetry import datasets
 from holdfast.telemetry.follow import Follower, UnreachableError
@@ -19,15 +20,20 @@ from holdfast.telemetry.follow import Follower, UnreachableError
 logger = logging.getLogger("holdfast")
 #: names the code that speaks, as the specification wants: a URI, which need not be a page
 PRODUCER = f"urn:holdfast:{__version__}"
+_URL = Rule(
+    "the http:// or https:// address of an OpenLineage receiver",
+    lambda value: isinstance(value, str) and value.startswith(("http://", "https://")),
+)
 _SCHEMA = "urn:holdfast:facets:1"
 
 
+@checked
 def lineage(
-    url: str,
+    url: Annotated[str, _URL],
     *,
     namespace: str = "holdfast",
-    api_key: str | None = None,
-    timeout: float = 5.0,
+    api_key: Annotated[str, SECRET] | None = None,
+    timeout: Annotated[float, SECONDS] = 5.0,
     hide_also: Callable[[str], str] = lambda text: text,
 ) -> Follower:
     """Send OpenLineage events of every query of this process to a receiver (Marquez and the like), until it is closed.
@@ -35,8 +41,6 @@ def lineage(
     A run is START, RUNNING for each checkpoint, then COMPLETE or FAIL. `namespace` is that of the jobs, which have the
     pipelines' names. `hide_also` takes secrets of your own out of error texts.
     """
-    if not isinstance(url, str) or not url.startswith(("http://", "https://")):
-        raise ConfigError(f"url must be the http:// or https:// address of an OpenLineage receiver, not {url!r}")
     try:
         from openlineage.client.transport.http import ApiKeyTokenProvider, HttpConfig, HttpTransport
     except ImportError as error:

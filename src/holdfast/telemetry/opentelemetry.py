@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 from holdfast.checkpoint.history import CheckpointStats
 from holdfast.core.hiding import hide_text
+from holdfast.core.options import Rule, checked
 from holdfast.core.states import State
 from holdfast.core.version import __version__
-from holdfast.errors import ConfigError, HoldfastError, MissingExtraError
+from holdfast.errors import HoldfastError, MissingExtraError
 from holdfast.spark.running import RunningQuery
 from holdfast.telemetry.follow import Follower
 
+_ENDPOINT = Rule(
+    "the http:// or https:// address of a collector",
+    lambda value: isinstance(value, str) and value.startswith(("http://", "https://")),
+)
 _TRACES = "/v1/traces"
 #: in the order in which they happen
 PHASES = ("tasks", "decide", "commit", "notify")
 
 
-def traces(endpoint: str | None = None, *, hide_also: Callable[[str], str] = lambda text: text) -> Follower:
+@checked
+def traces(
+    endpoint: Annotated[str, _ENDPOINT] | None = None, *, hide_also: Callable[[str], str] = lambda text: text
+) -> Follower:
     """Send a trace of every checkpoint of this process's queries by OTLP over HTTP, until it is closed.
 
     `endpoint` is the collector's address (http://host:4318); without it OpenTelemetry's own environment variables say
     where to send (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS). `hide_also` takes secrets of your own out
     of error texts.
     """
-    if endpoint is not None and not (isinstance(endpoint, str) and endpoint.startswith(("http://", "https://"))):
-        raise ConfigError(f"endpoint must be the http:// or https:// address of a collector, not {endpoint!r}")
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
+from holdfast.core.options import checked, whole
 from holdfast.errors import ConfigError, MissingExtraError
 from holdfast.spark.running import RunningQuery, announce
 from holdfast.telemetry.names import COUNTER, METRICS
 from holdfast.telemetry.samples import Metrics
+
+Port = Annotated[int, whole(0, 65535, "a number from 0 to 65535")]
 
 
 class Pipelines:
@@ -57,7 +60,8 @@ class MetricsServer:
         return f"MetricsServer({self.url})"
 
 
-def metrics(port: int, host: str = "127.0.0.1") -> MetricsServer:
+@checked
+def metrics(port: Port, host: str = "127.0.0.1") -> MetricsServer:
     """Serve the metrics of all pipelines of this process for Prometheus, until the answer is closed.
 
     Call it before or after queries are started; they appear when they start. `host="0.0.0.0"` lets other machines ask;
@@ -78,10 +82,9 @@ def metrics(port: int, host: str = "127.0.0.1") -> MetricsServer:
     return MetricsServer(server.host, server.port, end)
 
 
-def serve(pipelines: Callable[[], Iterable[Metrics]], port: int, host: str = "127.0.0.1") -> MetricsServer:
+@checked
+def serve(pipelines: Callable[[], Iterable[Metrics]], port: Port, host: str = "127.0.0.1") -> MetricsServer:
     """Answer Prometheus; `pipelines` is asked at each scrape."""
-    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
-        raise ConfigError(f"port must be a number from 0 to 65535, not {port!r}")
     try:
         from prometheus_client import CollectorRegistry, start_http_server
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily

@@ -30,7 +30,7 @@ from holdfast.core.model import CheckpointId, Committable
 from holdfast.core.repair import Replayed
 from holdfast.core.retry import Retry
 from holdfast.sinks.fan import fanned
-from holdfast.sinks.lanes import WHOLE, Lanes
+from holdfast.sinks.selection import WHOLE, Selections
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
@@ -66,8 +66,8 @@ class LocalBatch:
 
     `failing` names a partition whose task breaks off after its first rows. `retried` names partitions whose first
     attempt prepares and is then forgotten, as when an executor dies before it can answer; what it prepared is kept in
-    `forgotten`. `prepared` is called when every task has prepared and nothing is decided. `lanes` are the sinks'
-    own rows, `letters` says which of them take dead letters. With `travels` off sinks and answers are not copied, for
+    `forgotten`. `prepared` is called when every task has prepared and nothing is decided. `selections` are the sinks'
+    own rows, `letters` says which of them take dead letters. With `copied` off sinks and answers are not copied, for
     whoever measures something else.
     """
 
@@ -78,18 +78,18 @@ class LocalBatch:
         failing: int | None = None,
         retried: Collection[int] = (),
         prepared: Callable[[list[SubtaskReport]], None] | None = None,
-        lanes: Lanes | None = None,
+        selections: Selections | None = None,
         letters: Letters | None = None,
-        travels: bool = True,
+        copied: bool = True,
     ) -> None:
         self.partitions = partitions
-        self._travels = travels
+        self._copied = copied
         self.drained = 0
         self.written = 0
         self.forgotten: list[Committable] = []
         self.attempts: Iterator[int] = itertools.count()
         self._failing, self._retried, self._prepared = failing, retried, prepared
-        self._lanes, self._letters, self._careful = lanes or {}, letters, False
+        self._selections, self._letters, self._careful = selections or {}, letters, False
 
     def write(
         self,
@@ -116,8 +116,8 @@ class LocalBatch:
 
     def digests(self, sink: str) -> list[Replayed]:
         """See holdfast.checkpoint.ports.Batch."""
-        lane = self._lanes.get(sink, WHOLE)
-        found = [digest_partition(n, part, lane) for n, part in enumerate(self.partitions)]
+        selection = self._selections.get(sink, WHOLE)
+        found = [digest_partition(n, part, selection) for n, part in enumerate(self.partitions)]
         return [replayed for replayed in found if replayed is not None]
 
     def drain(self) -> None:
@@ -134,12 +134,12 @@ class LocalBatch:
         repair: int,
     ) -> SubtaskReport:
         attempt = next(self.attempts)
-        copies = [pickled_copy(sink) for sink in sinks] if self._travels else sinks
+        copies = [pickled_copy(sink) for sink in sinks] if self._copied else sinks
         tasks = [make_task(run, sink.name, checkpoint_id, subtask, attempt, timestamp, repair) for sink in copies]
         batches = iter(self.partitions[subtask])
         broken = _broken(batches) if subtask == self._failing else batches
-        report = write_subtask(copies, tasks, broken, self._lanes, self._letters, careful=self._careful)
-        return SubtaskReport.parse(json.loads(json.dumps(asdict(report)))) if self._travels else report
+        report = write_subtask(copies, tasks, broken, self._selections, self._letters, careful=self._careful)
+        return SubtaskReport.parse(json.loads(json.dumps(asdict(report)))) if self._copied else report
 
 
 def _broken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

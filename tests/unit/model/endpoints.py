@@ -158,22 +158,26 @@ class Ledgered(Endpoint):
         #: seconds that the next sends take
         self.slow: list[float] = []
 
-    def initialise(self, lane: int) -> int:
+    def initialise(self, publisher: int) -> int:
         """The epoch with which to send; older ones are refused from now on."""
 
         def effect() -> int:
-            self._epochs[lane] = self._epochs.get(lane, -1) + 1
-            return self._epochs[lane]
+            self._epochs[publisher] = self._epochs.get(publisher, -1) + 1
+            return self._epochs[publisher]
 
-        return int(self.call(f"initialise {lane}", effect))
+        return int(self.call(f"initialise {publisher}", effect))
 
-    def read_mark(self, lineage: str, lane: int) -> int:
-        """The last checkpoint of this lane that was sent."""
+    def read_mark(self, lineage: str, publisher: int) -> int:
+        """The last checkpoint of this publisher that was sent."""
         return int(
-            self.call(f"mark {lane}", lambda: self._marks.get((lineage, lane), -1), write=False, faults=("fail",))
+            self.call(
+                f"mark {publisher}", lambda: self._marks.get((lineage, publisher), -1), write=False, faults=("fail",)
+            )
         )
 
-    def send(self, epoch: int, lineage: str, lane: int, checkpoint_id: int, rows: list[int], *, known: int) -> bool:
+    def send(
+        self, epoch: int, lineage: str, publisher: int, checkpoint_id: int, rows: list[int], *, known: int
+    ) -> bool:
         """Rows and mark; False for a writer that is fenced. An endpoint without the mark `known` is an older copy."""
         if self.slow:
             self.scheduler.sleep(self.slow.pop(0))
@@ -181,17 +185,17 @@ class Ledgered(Endpoint):
         def effect() -> bool:
             if self.down():
                 raise OSError("wa is down")
-            if self._epochs[lane] != epoch:
+            if self._epochs[publisher] != epoch:
                 return False
             if self.ledger.get(lineage, -1) < known:
                 raise RestoredEndpointError(f"wa has lost checkpoint {known}")
             self.visible += [("sent", row) for row in rows]
             self.sends += [(checkpoint_id, row) for row in rows]
-            self._marks[lineage, lane] = checkpoint_id
+            self._marks[lineage, publisher] = checkpoint_id
             self.mark(lineage, checkpoint_id)
             return True
 
-        return bool(self.call(f"send {checkpoint_id}/{lane}", effect))
+        return bool(self.call(f"send {checkpoint_id}/{publisher}", effect))
 
     def snapshot(self) -> Callable[[], None]:
         """A backup: calling it restores the endpoint to what it is now."""

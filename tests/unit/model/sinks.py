@@ -204,18 +204,18 @@ class LedgerSink(StagedSink):
         return Outcome.COMMITTED
 
     def _publish(self, run: Run, checkpoint_id: int, handle: Mapping[str, Any], known: int) -> Outcome:
-        epoch, lane, lineage = -1, handle["subtask"], self.lineage(run)
+        epoch, publisher, lineage = -1, handle["subtask"], self.lineage(run)
         # At once, as a reader that has the file open keeps its rows when another driver removes it.
         rows = [row for batch in wal.read_log(run.location, handle) for row in ids(batch)]
         for step in self.publish:
             if step is PublishStep.INITIALISE:
-                epoch = self.endpoint.initialise(lane)
+                epoch = self.endpoint.initialise(publisher)
             elif step is PublishStep.READ_MARK:
-                if self.endpoint.read_mark(lineage, lane) >= checkpoint_id:
+                if self.endpoint.read_mark(lineage, publisher) >= checkpoint_id:
                     return Outcome.ALREADY_COMMITTED
             else:
                 self.encode(rows)
-                if not self.endpoint.send(epoch, lineage, lane, checkpoint_id, rows, known=known):
+                if not self.endpoint.send(epoch, lineage, publisher, checkpoint_id, rows, known=known):
                     return Outcome.RETRY
         return Outcome.COMMITTED
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.core.options import Rule, check_fields, text
 from holdfast.errors import ConfigError, RowError
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -44,6 +46,19 @@ def unescape_value(text: str) -> str | None:
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
 
 
+def _is_zone(value: object) -> bool:
+    try:
+        return isinstance(value, str) and ZoneInfo(value) is not None
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # no such zone; no such name; the name of a folder of zones
+        return False
+
+
+_FOLDERS = Rule(
+    "folders of the form name=value, such as 'date=%Y-%m-%d/hour=%H', so that readers see them as columns",
+    lambda value: isinstance(value, str) and all(map(_SEGMENT.fullmatch, value.split("/"))),
+)
+
+
 @dataclass(frozen=True)
 class TimeBucket:
     """Folders by time: of an event-time column, or without one of processing time (when the checkpoint began).
@@ -51,28 +66,18 @@ class TimeBucket:
     `pattern` is made of `name=value` folders with Python's directives %Y %m %d %H %M %j %y %G %V %u.
     """
 
-    pattern: str = "date=%Y-%m-%d/hour=%H"
-    column: str | None = None
-    timezone: str = "UTC"
+    pattern: Annotated[str, _FOLDERS] = "date=%Y-%m-%d/hour=%H"
+    column: Annotated[str, text("the name of a column")] | None = None
+    timezone: Annotated[str, Rule("a time zone such as 'Europe/Berlin'", _is_zone)] = "UTC"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.pattern, str) or not all(map(_SEGMENT.fullmatch, self.pattern.split("/"))):
-            raise ConfigError(
-                f"TimeBucket: pattern must be folders of the form name=value, such as 'date=%Y-%m-%d/hour=%H', so that "
-                f"readers see them as columns; {self.pattern!r} is not"
-            )
+        check_fields(self, "TimeBucket")
         wrong = [found for found in _DIRECTIVE.findall(self.pattern) if found not in _DIRECTIVES]
         if wrong or not _DIRECTIVE.search(self.pattern) or self.pattern.endswith("%"):
             raise ConfigError(
                 f"TimeBucket: pattern {self.pattern!r} must use directives among "
                 f"{' '.join('%' + d for d in _DIRECTIVES)}"
             )
-        if self.column is not None and (not isinstance(self.column, str) or not self.column):
-            raise ConfigError(f"TimeBucket: column must be the name of a column, or None, not {self.column!r}")
-        try:
-            ZoneInfo(self.timezone)
-        except (ZoneInfoNotFoundError, ValueError, TypeError) as error:
-            raise ConfigError(f"TimeBucket: timezone {self.timezone!r} is not a time zone: {error}") from None
 
     @property
     def names(self) -> list[str]:

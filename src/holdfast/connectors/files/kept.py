@@ -14,7 +14,9 @@ from holdfast.connectors.files.state import PartsState
 class Kept:
     """The states of one query run; empty text stands for one that is in its record."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        #: bytes of a state that its record may have
+        self._most = most
         self._recorded = self._newest = ""
         self._number = 0
         self._sweep = True
@@ -24,7 +26,7 @@ class Kept:
         """As the record will have it; the same again for the same state."""
         if state is self._last[0]:
             return self._last[1]
-        data = put_state(folder, run.lineage, run.generation, self._number, state.to_json(options))
+        data = put_state(folder, run.lineage, run.generation, self._number, state.to_json(options), self._most)
         self._number += 1
         self._newest = data.get("in", "")
         self._sweep = self._sweep or bool(self._newest)

@@ -13,7 +13,6 @@ from holdfast.connectors.files import csvtext, formats
 from holdfast.connectors.files.buckets import Buckets, TimeBucket
 from holdfast.connectors.files.parts import Folder
 from holdfast.connectors.files.rolling import Rolling
-from holdfast.connectors.files.sidecar import put_parts
 from holdfast.connectors.files.task import TaskFiles
 from holdfast.core.naming import Task, check_name
 from holdfast.core.options import checked, made, one_of
@@ -91,8 +90,8 @@ class FileTasks(TwoPhaseCommitSink):
     def pre_commit(self, txn: TaskFiles) -> Mapping[str, Any] | None:
         """The parts, and what they were proved to go into (rule 16)."""
         with self._told():
-            parts = put_parts(txn.folder, txn.list_name, txn.seal())
-            return {"version": 3 if "list" in parts else 2, **self._options, "columns": txn.columns, **parts}
+            parts = txn.put_list()
+            return {"version": 4 if "list" in parts else 2, **self._options, "columns": txn.columns, **parts}
 
     def abort(self, txn: TaskFiles) -> None:
         """See TwoPhaseCommitSink."""

@@ -1,6 +1,6 @@
 """What would make a decision record large: in files of its own, created exclusively, checksummed, named by the record.
 
-The list of a task's parts when it has many buckets (`parts/<lineage>/...json`), and the sink's state when many parts
+The list of a task's parts when it has several buckets (`parts/<lineage>/...json`), and the sink's state when many parts
 wait (`state/<lineage>/<generation>-<number>-<uuid>.json`).
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from holdfast.checkpoint.records import decode_with, encode, new_nonce
@@ -17,8 +18,11 @@ from holdfast.connectors.files.parts import Folder
 from holdfast.connectors.files.rolling import Part
 from holdfast.errors import RecordError, SinkError, StorageError
 
-#: what stays in the record itself
-MOST_PARTS, MOST_BYTES = 64, 32_768
+#: bytes that stay in the record itself: of the parts of each subtask, and of a sink's state; where a pattern has many
+#: folders each of them has both, so their states get less
+PARTS_BYTES, STATE_BYTES, TARGET_BYTES = 1_024, 32_768, 4_096
+#: lists of a checkpoint are read that many at a time: there is one for each subtask
+_READERS = 16
 _KIND = "files-list"
 _STATE = re.compile(r"(0|[1-9]\d*)-(0|[1-9]\d*)-[0-9a-f]{32}\.json")
 _FIELDS = (
@@ -63,12 +67,11 @@ def _read(folder: Folder, name: str, *fields: str) -> dict[str, Any]:
 
 def put_parts(folder: Folder, name: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
     """What the committable says of the parts of a task: all of them, or where the list of many is."""
-    if len(parts) <= MOST_PARTS:
+    if len(json.dumps(parts)) <= PARTS_BYTES:
         return {"parts": parts}
     heads: list[list[Any]] = []
     _write(folder, name, {"parts": _pack(parts, {}, heads), "heads": heads})
-    files = sorted({part["file"] for part in parts})
-    return {"parts": [], "list": name, "files": files, "count": len(parts)}
+    return {"parts": [], "list": name, "count": len(parts)}
 
 
 def parts_of(folder: Folder, committable: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -79,13 +82,28 @@ def parts_of(folder: Folder, committable: Mapping[str, Any]) -> list[dict[str, A
     return _unpack(found["parts"], found["heads"])
 
 
-def parts_before_decision(folder: Folder, committable: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The same, where a list that is gone means that the batch is written again."""
+def parts_before_decision(folder: Folder, committables: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The parts of all of them, where a list that is gone means that the batch is written again."""
+
+    def read(committable: Mapping[str, Any]) -> list[dict[str, Any]]:
+        try:
+            return parts_of(folder, committable)
+        except FileNotFoundError as error:
+            where = folder.url(folder.hidden(committable["list"]))
+            raise SinkError(f"{where} was removed before it was decided: start the query again") from error
+
+    if not any("list" in committable for committable in committables):
+        return [part for committable in committables for part in committable["parts"]]
+    with ThreadPoolExecutor(max_workers=_READERS) as pool:
+        return [part for parts in pool.map(read, committables) for part in parts]
+
+
+def parts_left(folder: Folder, committable: Mapping[str, Any], known: Sequence[Part]) -> list[Part]:
+    """The parts of a committable; when the list of them is gone, those that are known otherwise."""
     try:
-        return parts_of(folder, committable)
-    except FileNotFoundError as error:
-        where = folder.url(folder.hidden(committable["list"]))
-        raise SinkError(f"{where} was removed before it was decided: start the query again") from error
+        return [Part.from_json(part) for part in parts_of(folder, committable)]
+    except FileNotFoundError:
+        return [part for part in known if _attempt(part.file) == _attempt(committable["list"])]
 
 
 def ends_of(folder: Folder, committable: Mapping[str, Any]) -> list[Part]:
@@ -97,15 +115,32 @@ def ends_of(folder: Folder, committable: Mapping[str, Any]) -> list[Part]:
     return list({part.file: part for part in sorted(parts, key=lambda part: part.offset)}.values())
 
 
-def files_of(committable: Mapping[str, Any]) -> set[str]:
-    """The hidden files of a committable."""
-    named = {part["file"] for part in committable["parts"]}
-    return named | set(committable.get("files", ())) | ({committable["list"]} if "list" in committable else set())
+def files_of(folder: Folder, committables: Sequence[Mapping[str, Any]], known: Collection[str]) -> set[str]:
+    """The hidden files of committables: those that are there, and those of `known` that may be gone.
+
+    A list need not be read for it, and may be gone, too: all files of one attempt at a subtask begin with its name.
+    """
+    named = {part["file"] for c in committables for part in c["parts"]}
+    listed = [c for c in committables if "list" in c]
+    named |= {file for c in listed for file in (c["list"], *c.get("files", ()))}
+    # Earlier versions named the files beside the list.
+    attempts = {_attempt(c["list"]) for c in listed if "files" not in c}
+    for place in {attempt.rpartition("/")[0] for attempt in attempts}:
+        there = (f"{place}/{file}" for file in folder.storage.names(folder.hidden(place)))
+        named |= {file for file in (*there, *known) if _attempt(file) in attempts}
+    return named
 
 
-def put_state(folder: Folder, lineage: str, generation: int, number: int, state: dict[str, Any]) -> dict[str, Any]:
-    """The state as the record has it: itself, or where it is."""
-    if len(json.dumps(state)) <= MOST_BYTES:
+def _attempt(file: str) -> str:
+    """A name without what is unique to this file."""
+    return file.rpartition("-")[0]
+
+
+def put_state(
+    folder: Folder, lineage: str, generation: int, number: int, state: dict[str, Any], most: int
+) -> dict[str, Any]:
+    """The state as the record has it: itself, up to so many bytes, or where it is."""
+    if len(json.dumps(state)) <= most:
         return state
     name = f"state/{lineage}/{generation}-{number}-{uuid.uuid4().hex}.json"
     heads: list[list[Any]] = []

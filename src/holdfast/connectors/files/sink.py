@@ -20,7 +20,15 @@ from holdfast.connectors.files.perform import Performer
 from holdfast.connectors.files.proof import check_place
 from holdfast.connectors.files.publish import tidy
 from holdfast.connectors.files.rolling import Part
-from holdfast.connectors.files.sidecar import ends_of, files_of, get_state, parts_before_decision, parts_of
+from holdfast.connectors.files.sidecar import (
+    STATE_BYTES,
+    TARGET_BYTES,
+    ends_of,
+    files_of,
+    get_state,
+    parts_before_decision,
+    parts_left,
+)
 from holdfast.connectors.files.starting import (
     after_take_over,
     check_change,
@@ -55,6 +63,7 @@ class FileSink(FileTasks):
     """
 
     _run: Run | None = None
+    _most_state = STATE_BYTES
 
     def _reset(self) -> None:
         """Nothing is known of any run."""
@@ -64,7 +73,9 @@ class FileSink(FileTasks):
         self._fresh: list[Part] = []
         self._columns: tuple[tuple[str, str], ...] = ()
         self._mark = Mark()
-        self._kept = Kept()
+        self._kept = Kept(self._most_state)
+        #: checkpoint -> the lists of its parts, which nobody reads once it is complete
+        self._lists: dict[CheckpointId, set[str]] = {}
         #: lineages whose name this one took, once the first sweep has seen them
         self._others: frozenset[str] | None = None
         #: what is looked at once a start: the state as it was read, and what is owed of it
@@ -92,6 +103,7 @@ class FileSink(FileTasks):
             raise ConfigError(f"the name of a folder has {len(long.encode())} bytes, and {_LONGEST} are allowed")
         made = copy.copy(self)
         made.path, made.pattern = target, None
+        made._most_state = TARGET_BYTES
         made._reset()
         return made
 
@@ -185,9 +197,7 @@ class FileSink(FileTasks):
         form = {"format": self.format, "compression": self.compression}
         folder = self._folder()
         with self._told():
-            self._fresh = [
-                Part.from_json({**form, **part}) for c in committables for part in parts_before_decision(folder, c)
-            ]
+            self._fresh = [Part.from_json({**form, **part}) for part in parts_before_decision(folder, committables)]
         self._columns = tuple((name, kind) for name, kind in committables[-1]["columns"])
 
     def still_prepared(self, committables: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
@@ -199,11 +209,12 @@ class FileSink(FileTasks):
     def rows_of(self, committables: Sequence[Mapping[str, Any]]) -> Iterator[pa.RecordBatch] | None:
         """See TwoPhaseCommitSink; of the parts that are there."""
         folder = self._folder()
-        return read_what_is_left(folder, [Part.from_json(part) for c in committables for part in parts_of(folder, c)])
+        parts = [part for c in committables for part in parts_left(folder, c, self._state.parts)]
+        return read_what_is_left(folder, parts)
 
     def give_up(self, committables: Sequence[Mapping[str, Any]]) -> Any:
         """See TwoPhaseCommitSink; their parts become no file."""
-        files = {file for c in committables for file in files_of(c)}
+        files = files_of(self._folder(), committables, self._state.files)
         return self._json(leave_out(self.name, self.path, self._state, files))
 
     def snapshot_state(self, checkpoint_id: CheckpointId) -> Any:
@@ -236,6 +247,7 @@ class FileSink(FileTasks):
         if checkpoint_id > self._state.checkpoint:
             return Outcome.LOST
         known = self._mark.checkpoint >= checkpoint_id
+        self._lists[checkpoint_id] = {c["list"] for c in committables if "list" in c}
         with self._told():
             try:
                 self._act(tasks, checkpoint_id)
@@ -243,13 +255,19 @@ class FileSink(FileTasks):
                 raise self._naming(error, committables) from error
         return Outcome.ALREADY_COMMITTED if known else Outcome.COMMITTED
 
+    def notify_checkpoint_complete(self, checkpoint_id: CheckpointId) -> None:
+        """See TwoPhaseCommitSink. What a driver that dies before it leaves behind, the next start removes."""
+        with self._told():
+            self._folder().delete_parts(self._lists.pop(checkpoint_id, ()))
+
     def recover(
         self, pipeline: str, generation: int, decided: Mapping[CheckpointId, Sequence[Mapping[str, Any]]]
     ) -> None:
         """Remove hidden files that no record names; see TwoPhaseCommitSink."""
         folder = self._folder(pipeline)
-        keep = {file for committables in decided.values() for c in committables for file in files_of(c)}
         with self._told():
+            owed = [c for committables in decided.values() for c in committables]
+            keep = files_of(folder, owed, self._state.files)
             if not self._looked_for_lost:
                 self._looked_for_lost = True
                 tidy(folder, self.run.lineage, generation, self._mark.roll)
@@ -332,7 +350,7 @@ class FileSink(FileTasks):
         lost = [
             c
             for c in committables
-            if any(file in files or not folder.exists(folder.hidden(file)) for file in files_of(c))
+            if any(file in files or not folder.exists(folder.hidden(file)) for file in files_of(folder, [c], files))
         ]
         gone = [part for part in self._missing(folder) if part.file in files]
         if lost or not gone:

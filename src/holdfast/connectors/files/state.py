@@ -53,6 +53,16 @@ class PartsState:
     #: columns and types of all rows so far
     columns: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def parts(self) -> list[Part]:
+        """All parts in it."""
+        return [part for parts in (self.waiting, *(roll.parts for roll in self.rolls)) for part in parts]
+
+    @property
+    def files(self) -> set[str]:
+        """The hidden files of all parts in it."""
+        return {part.file for part in self.parts}
+
     def unseen(self, done: int) -> int:
         """Rows that are decided and in no committed file, when rolls up to number `done` are done."""
         planned = [roll for roll in self.rolls if not roll.hidden and roll.number > done]

@@ -14,6 +14,7 @@ from holdfast.connectors.files.buckets import Buckets, grouped
 from holdfast.connectors.files.pack import Pack
 from holdfast.connectors.files.parts import Folder, PartWriter
 from holdfast.connectors.files.proof import Proof
+from holdfast.connectors.files.sidecar import put_parts
 from holdfast.core.naming import Task
 
 #: buckets of a task that have files of their own; the rows of all others share one (see pack.py)
@@ -33,19 +34,17 @@ class TaskFiles:
         self._open: dict[str, PartWriter] = {}
         self._pack: Pack | None = None
         self._sealed: list[dict[str, Any]] = []
+        self._list: str | None = None
         self._schema: pa.Schema | None = None
         self._fingerprint = ""
 
-    @property
-    def folder(self) -> Folder:
-        """Where it writes."""
-        return self._folder
-
-    @property
-    def list_name(self) -> str:
-        """A name for the list of its parts, which a sweep can tell the owner of."""
+    def put_list(self) -> dict[str, Any]:
+        """Make all of it durable; what the committable says of it. A sweep can tell the owner of the list, too."""
         t = self._task
-        return f"parts/{t.lineage}/{t.checkpoint_id}-{t.generation}-{t.subtask}-{t.attempt}-{uuid.uuid4().hex}.json"
+        name = f"parts/{t.lineage}/{t.checkpoint_id}-{t.generation}-{t.subtask}-{t.attempt}-{uuid.uuid4().hex}.json"
+        found = put_parts(self._folder, name, self.seal())
+        self._list = found.get("list")
+        return found
 
     @property
     def columns(self) -> list[list[Any]]:
@@ -91,7 +90,7 @@ class TaskFiles:
             self._open.popitem()[1].discard()
         if self._pack is not None:
             self._pack.discard()
-        self._folder.delete_parts({part["file"] for part in self._sealed})
+        self._folder.delete_parts({part["file"] for part in self._sealed} | ({self._list} if self._list else set()))
 
     def _has_file(self, bucket: str) -> bool:
         """Whether a bucket has files of its own: the first ones have, the many that may follow share one."""

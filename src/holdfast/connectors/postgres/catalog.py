@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
+from holdfast.connectors.postgres.lengths import TEXTS, limited
 from holdfast.connectors.postgres.names import PART, ROW, TableName, quote
 from holdfast.connectors.postgres.server import drivers
 from holdfast.connectors.postgres.table import Column, Index, Target, Upsert, add_column, declare, insert_statement
@@ -81,8 +82,11 @@ SELECT c.relname, substring(pg_get_indexdef(c.oid) FROM ' (USING .*)$'), ARRAY(
             AND d.objid = c.oid AND d.refobjid = i.indrelid AND d.refobjsubid = a.attnum))),
     CASE WHEN i.indexprs IS NULL AND i.indpred IS NULL THEN '{}' ELSE ARRAY(
         SELECT pg_get_indexdef(c.oid, n, false) FROM generate_series(1, i.indnkeyatts) n) END,
-    pg_get_expr(i.indpred, i.indrelid)
-FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = %s AND i.indisready"""
+    pg_get_expr(i.indpred, i.indrelid), m.amname, i.indexprs IS NULL AND current_setting('block_size')::int >= 8192
+        AND (SELECT pg_encoding_to_char(encoding) = 'UTF8' FROM pg_database WHERE datname = current_database())
+FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am m ON m.oid = c.relam
+WHERE i.indrelid = %s AND i.indisready"""
+_LENGTHS = "SELECT attname, attlen FROM pg_attribute WHERE attrelid = %s AND attnum > 0"
 #: A default that is not the same for every row and at every time.
 _CALL = re.compile(r"\w\(|CURRENT_|LOCALTIME|USER", re.IGNORECASE)
 
@@ -183,11 +187,11 @@ def find_table(
     columns = _columns(sink, name, schema, matched, there, added)
     known = {c.name for c in columns} - set(added)
     checks, extras = _checks(connection, oid, there, known)
-    indexes = _indexes(connection, oid, known)
+    indexes = _indexes(connection, oid, {c.name: c for c in columns if c.name in known})
     target = Target(TableName(namespace, relation), columns, checks, extras, indexes, kind == "p", added)
-    renamed = Upsert(
-        tuple(matched[c] or c for c in upsert.key), upsert.order_by and (matched[upsert.order_by] or upsert.order_by)
-    )
+    order = upsert.order_by and (matched[upsert.order_by] or upsert.order_by)
+    by_bytes = any(c.name == order and c.type.base in TEXTS and not c.type.is_array for c in columns)
+    renamed = Upsert(tuple(matched[c] or c for c in upsert.key), order, by_bytes=by_bytes)
     _try(connection, sink, target, renamed)
     return target, renamed, left_out
 
@@ -286,13 +290,15 @@ def _checks(
     return tuple(checks), tuple((name, declared, there[name].required) for name, declared in extras.items())
 
 
-def _indexes(connection: Any, table: int, given: Collection[str]) -> tuple[Index, ...]:
+def _indexes(connection: Any, table: int, given: Mapping[str, Column]) -> tuple[Index, ...]:
     found = []
-    for name, definition, columns, expressions, only in connection.execute(_INDEXES, (table,)).fetchall():
+    lengths = dict(connection.execute(_LENGTHS, (table,)).fetchall())
+    for name, definition, columns, expressions, only, *how in connection.execute(_INDEXES, (table,)).fetchall():
         if set(columns) <= set(given):
             where = f" FILTER (WHERE {only})" if only else ""
             counts = tuple(f"count({expression}){where}" for expression in expressions)
-            found.append(Index(name, definition, frozenset(columns), counts))
+            index = Index(name, definition, frozenset(columns), counts)
+            found.append(limited(index, [(given[c], lengths[c]) for c in columns], *how))
     return tuple(found)
 
 

@@ -76,23 +76,25 @@ def change_statement(target: TableName, columns: Sequence[str], rows: str, upser
     same = " AND ".join(f"stored.{quote(c)} = {value(c)}" for c in upsert.key)
     newer, buried, forbidden = "", "", ""
     if upsert.order_by is not None and graves is not None:
-        order, column = value(upsert.order_by), quote(upsert.order_by)
-        ranked = order.removeprefix("last.")
+        column = quote(upsert.order_by)
+        order = upsert.ordered(f"last.{column}") if upsert.by_bytes else value(upsert.order_by)
+        ranked, stored, grave = order.removeprefix("last."), *map(upsert.ordered, (f"stored.{column}", "grave.at"))
         chosen = (
             f"SELECT DISTINCT ON ({keys}) {names}, {quote(DELETED)} FROM {rows} "  # noqa: S608
             f"ORDER BY {keys}, {ranked} DESC NULLS LAST, {last}"
         )
-        newer = f" AND (stored.{column} IS NULL OR {order} >= stored.{column})"
+        newer = f" AND (stored.{column} IS NULL OR {order} >= {stored})"
         places = ", ".join(f"k{n}" for n in range(len(upsert.key)))
         buried = (
             f", buried AS (INSERT INTO {graves} AS grave ({places}, at, until) SELECT {keys}, {column}, now() + "  # noqa: S608
             f"interval '{upsert.deletes.keep:.3f} seconds' FROM last WHERE {deleted} ON CONFLICT ({places}) DO UPDATE "
-            "SET at = excluded.at, until = excluded.until WHERE grave.at IS NULL OR excluded.at >= grave.at)"
+            "SET at = excluded.at, until = excluded.until WHERE grave.at IS NULL OR "
+            f"{upsert.ordered('excluded.at')} >= {grave})"
         )
         match = " AND ".join(f"grave.k{n} = {value(c)}" for n, c in enumerate(upsert.key))
         forbidden = (
             f" AND NOT EXISTS (SELECT FROM {graves} AS grave WHERE {match} AND grave.at IS NOT NULL "
-            f"AND ({order} IS NULL OR {order} < grave.at))"
+            f"AND ({order} IS NULL OR {order} < {grave}))"
         )
     return (
         f"WITH last AS MATERIALIZED ({chosen}), gone AS (DELETE FROM {target.sql} AS stored USING last "  # noqa: S608

@@ -111,7 +111,9 @@ def _target(
     if committable["version"] >= 2:
         schema, table = committable["target"]
         deletes = Deletes.from_json(committable["deletes"]) if "deletes" in committable else None
-        return TableName(schema, table), Upsert(tuple(committable["key"]), committable["order_by"], deletes)
+        # Earlier versions did not say: they went by the column's collation.
+        by_bytes = committable.get("by_bytes", False)
+        return TableName(schema, table), Upsert(tuple(committable["key"]), committable["order_by"], deletes, by_bytes)
     target, upsert = options()
     if committable["target"] != str(target):
         raise ConfigError(

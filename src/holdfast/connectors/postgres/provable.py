@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.connectors.postgres.lengths import ENTRY, HEADER, TEXTS, VALUE, room
 from holdfast.connectors.postgres.names import TableName
 from holdfast.connectors.postgres.rows import is_plain
 from holdfast.connectors.postgres.table import Column, Target
@@ -22,15 +23,12 @@ from holdfast.connectors.postgres.types import SqlType, created_type, wire
 from holdfast.errors import ConfigError
 from holdfast.sinks.values import check_valid, refuse
 
-_TEXT = ("text", "varchar", "bpchar", "name", "citext")
 #: What the server takes from the wire as it is; of texts it asks that they are UTF-8 without a zero byte.
 _TYPES = (
-    *_TEXT, "bool", "int2", "int4", "int8", "float4", "float8", "bytea", "date", "timestamp", "timestamptz", "uuid",
+    *TEXTS, "bool", "int2", "int4", "int8", "float4", "float8", "bytea", "date", "timestamp", "timestamptz", "uuid",
 )  # fmt: skip
-#: Of a page of 8 kB: what an entry of a btree may have, and what a row may have besides what is kept out of line.
-_PAGE, _ENTRY, _ROW = 8192, 2704, 8000
-#: Header and alignment of a value, and what is left in the row of one that is kept out of line.
-_VALUE, _OUT_OF_LINE = 8, 32
+#: Of a page of 8 kB: what a row may have besides what is kept out of line, and what is left in it of one that is.
+_PAGE, _ROW, _OUT_OF_LINE = 8192, 8000, 32
 #: Bytes that a row may have: the server makes it as a whole, in 1 GB.
 LARGEST_ROW = (1 << 30) - (1 << 20)
 #: `char(n)` fills up with blanks: of all such columns of a row together not more than this.
@@ -155,7 +153,7 @@ def prove(connection: Any, sink: str, target: Target) -> Proof:
     for name, over, text in connection.execute(_CHECKS, (oid,)).fetchall():
         if written.intersection(over) or ".*" in text:
             problems.append(f"constraint {name!r} is checked by the server")
-    if sum(_OUT_OF_LINE if length < 0 else length + _VALUE for length in lengths.values()) > _ROW:
+    if sum(_OUT_OF_LINE if length < 0 else length + VALUE for length in lengths.values()) > _ROW:
         problems.append(f"its {len(lengths)} columns may be too many for one row")
     blanks = {c.name: c.type.most or 0 for c in target.columns if c.type.base == "bpchar"}
     if sum(blanks.values()) > _MOST_BLANKS:
@@ -163,13 +161,13 @@ def prove(connection: Any, sink: str, target: Target) -> Proof:
     entries = []
     for name, method, computed, over in connection.execute(_INDEXES, (oid,)).fetchall():
         varying = tuple(sorted(c for c in written.intersection(over) if lengths.get(c, 0) < 0))
-        fixed = sum(_VALUE + max(lengths[c], 0) + blanks.get(c, 0) for c in over)
+        left = room([lengths[c] for c in over], sum(blanks.get(c, 0) for c in over))
         if computed and written.intersection(over):
             problems.append(f"index {name!r} has an expression or a condition, which the server computes")
-        elif varying and (method not in ("btree", "hash") or (method == "btree" and fixed > _ENTRY // 2)):
+        elif varying and (method not in ("btree", "hash") or (method == "btree" and left < ENTRY // 2 - HEADER)):
             problems.append(f"nobody but the server knows how long a value index {name!r} ({method}) takes")
         elif varying and method == "btree":
-            entries.append((name, varying, _ENTRY - 16 - fixed))
+            entries.append((name, varying, left))
     _raise(sink, target.name, problems)
     required = tuple(c.name for c in target.columns if c.required)
     return Proof(sink, tuple((c.name, c.source) for c in target.columns), required, tuple(entries))

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from holdfast.committers import libpq
+from holdfast.committers.postgres_client import Client, begin, connect, wait_for_unsent
 from holdfast.connectors.postgres import trouble
-from holdfast.connectors.postgres.client import Client
 from holdfast.connectors.postgres.guard import Guard, HungError
 from holdfast.connectors.postgres.pool import Key, pool
 from holdfast.connectors.postgres.session import AdbcSession, CopySession, Session
@@ -39,9 +39,10 @@ class Server:
     def __init__(self, dsn: str, lock_timeout: float, sink: str = "postgres") -> None:
         drivers()
         given = libpq.read_dsn("dsn", dsn)
+        self._conninfo = libpq.conninfo({**given, "client_encoding": "UTF8"})
         # Rows that a server does not take for so long count as not acknowledged, and it may have to wait for a lock.
-        patient = max(int(given["tcp_user_timeout"]), round((lock_timeout + 30) * 1000))
-        self._conninfo = libpq.conninfo({**given, "client_encoding": "UTF8", "tcp_user_timeout": str(patient)})
+        # It is set for each operation: in the conninfo it would keep sinks from sharing connections.
+        self._unsent = max(int(given["tcp_user_timeout"]), round((lock_timeout + 30) * 1000))
         self.sink = sink
         self.lock_timeout = lock_timeout
         self.address = libpq.address(given)
@@ -81,9 +82,10 @@ class Server:
         connection = self._kept(key)
         if connection is None:
             connection = self._patiently(self._new_connection, psycopg.OperationalError, starting=starting)
+        wait_for_unsent(connection, self._unsent)
         try:
             with self._guard.watching(connection):
-                yield Client(connection, self.begin())
+                yield Client(connection, begin(self.lock_timeout))
         except psycopg.Error as error:
             connection.close()
             raise self.blame(table, error) from error
@@ -127,20 +129,21 @@ class Server:
         error: type[Exception] = psycopg.Error if plain else manager.Error
         key = ("psycopg" if plain else "ADBC", self._conninfo)
 
-        def begin(connection: Any) -> Session:
-            return kind(connection, self.begin(), error, key, self._guard)
+        def made(connection: Any) -> Session:
+            if plain:
+                wait_for_unsent(connection, self._unsent)
+            return kind(connection, begin(self.lock_timeout), error, key, self._guard)
 
         while (kept := pool.take(key)) is not None:
             try:
-                return begin(kept)
+                return made(kept)
             except (error, HungError):
                 pass  # the server closed it, by a restart perhaps: the next one tells whether it is there
         new = self._new_connection if plain else self._new_adbc_connection
-        return self._patiently(lambda: begin(new()), error)
+        return self._patiently(lambda: made(new()), error)
 
     def _new_connection(self) -> Any:
-        # Nothing is prepared: behind a pooler, the next statement may meet another of the server's processes.
-        return drivers()[0].connect(self._conninfo, autocommit=True, prepare_threshold=None)
+        return connect(self._conninfo)
 
     def _new_adbc_connection(self) -> Any:
         """ADBC reads the catalog when it connects, and waits for that where nobody can cut it off."""
@@ -161,7 +164,8 @@ class Server:
         _, manager, postgresql = drivers()
         key = (os.getpid(), self._conninfo)
         if key not in _databases:
-            _databases[key] = postgresql.connect(self._conninfo)
+            # Without the limit for unsent rows: nobody can set it for each operation, and each is watched from beside.
+            _databases[key] = postgresql.connect(libpq.without_limit(self._conninfo))
         return manager.AdbcConnection(_databases[key])
 
     def _patiently(self, connect: Callable[[], Result], error: type[Exception], *, starting: bool = False) -> Result:
@@ -180,23 +184,3 @@ class Server:
                     raise trouble.unreachable(self.sink, self.address, why) from None
                 time.sleep(wait)
                 wait = min(2.0, 2 * wait)
-
-    # -- transactions -------------------------------------------------------------------------------------------------
-
-    def begin(self) -> tuple[str, str]:
-        """Begin a transaction that neither waits for ever nor reads an old snapshot, whatever the role's defaults.
-
-        A role or server with synchronous_commit=off would acknowledge what a crash then takes back. A timeout that is
-        meant for people would end a task that waits for rows, or a large commit, again and again. Nothing is set for
-        longer than the transaction: behind a pooler, the next one on this connection may be somebody else's.
-        """
-        offs = "".join(
-            f"CASE WHEN current_setting('{name}', true) <> '0' THEN set_config('{name}', '0', true) END, "
-            for name in ("statement_timeout", "transaction_timeout", "idle_in_transaction_session_timeout")
-        )
-        return (
-            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
-            f"SELECT {offs}set_config('lock_timeout', '{round(self.lock_timeout * 1000)}', true), "
-            "CASE WHEN current_setting('synchronous_commit') = 'off' "
-            "THEN set_config('synchronous_commit', 'on', true) END",
-        )

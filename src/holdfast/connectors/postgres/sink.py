@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run, Tasks
-from holdfast.checkpoint.storage import open_storage
+from holdfast.checkpoint.storage import LocalStorage, open_storage
 from holdfast.connectors.postgres import kinds, legacy, staging, starting, two_phase
 from holdfast.connectors.postgres.kinds import Commits, kinds_of
 from holdfast.connectors.postgres.ledger import Ledger
@@ -38,16 +38,18 @@ from holdfast.sinks.schema_change import DISCARD, EVOLVE, FREEZE, SchemaChange
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
 MODES = ("ledger", "two-phase", "upsert")
-STAGES = ("server", "log")
+STAGES = ("auto", "server", "log")
 
 
 class PostgresSink(TwoPhaseCommitSink):
     """Exactly-once into a table of PostgreSQL, by binary COPY straight from Arrow.
 
-    `mode="ledger"` appends: tasks fill a staging table, and one transaction moves a whole checkpoint and notes it in a
-    ledger, so a reader sees whole checkpoints only; it needs no server setting. With `stage="log"` rows wait in the
-    checkpoint location instead of a staging table, so the server writes each of them once; tasks then prove the rows
-    without the server, which goes for tables of simple types and constraints. `mode="two-phase"` appends too: each
+    `mode="ledger"` appends: one transaction brings a whole checkpoint into the table and notes it in a ledger, so a
+    reader sees whole checkpoints only; it needs no server setting. Until then rows wait in the checkpoint location
+    (`stage="log"`), so the server writes each of them once; tasks then prove the rows without the server, which goes
+    for tables of simple types and constraints. For all others they wait in a staging table (`stage="server"`).
+    `stage="auto"` takes the log where it refuses no row that the server would take and the location is no object store.
+    `mode="two-phase"` appends too: each
     task prepares a transaction that the driver commits; it writes rows once, needs `max_prepared_transactions`, and a
     reader can see some subtasks of a checkpoint before the others. `mode="upsert"` works as `ledger` and replaces rows
     by `key`; of two rows of one key the one with the larger `order_by` wins, and without `order_by` two rows of one key
@@ -65,7 +67,7 @@ class PostgresSink(TwoPhaseCommitSink):
         table: str,
         *,
         mode: Annotated[str, one_of(*MODES, APPEND)] = "ledger",
-        stage: Annotated[str, one_of(*STAGES)] = "server",
+        stage: Annotated[str, one_of(*STAGES)] = "auto",
         key: Columns = (),
         order_by: str | None = None,
         delete_when: Condition | None = None,
@@ -176,7 +178,7 @@ class PostgresSink(TwoPhaseCommitSink):
         Then choose where the next tasks write.
         """
         staged, prepared, sealed = kinds_of([c for committables in decided.values() for c in committables])
-        if self.stage == "log" or not self._swept:
+        if self._logs or not self._swept:
             wal.sweep(open_storage(self.run.location), self.name, generation, {0: sealed})
         old = [c for c in staged if is_legacy(c)]
         run = replace(self.run, take_over=self._sweeps_all)
@@ -244,7 +246,13 @@ class PostgresSink(TwoPhaseCommitSink):
 
     def shared_paths(self, location: str) -> Sequence[str]:
         """See TwoPhaseCommitSink; tasks write the log, and one of them reads it."""
-        return (location,) if self.stage == "log" else ()
+        return (location,) if self.may_log(location) else ()
+
+    def may_log(self, location: str) -> bool:
+        """Whether rows may wait in the checkpoint location, if the table allows it; not unasked in an object store."""
+        if self.mode != "ledger" or self.stage == "server":
+            return False
+        return self.stage == "log" or isinstance(open_storage(location), LocalStorage)
 
     # -- in the task ------------------------------------------------------------------------------------------------
 
@@ -279,6 +287,11 @@ class PostgresSink(TwoPhaseCommitSink):
     def address(self) -> str:
         """See TwoPhaseCommitSink."""
         return self.server.address
+
+    @property
+    def _logs(self) -> bool:
+        """Whether tasks write to the log."""
+        return self.stage == "log" if self._found is None else self._found.proof is not None
 
     # -- what a run knows -------------------------------------------------------------------------------------------
 

@@ -2,13 +2,15 @@
 
 Each checkpoint's tasks write into one of them. It is emptied by TRUNCATE, and only once it has grown (LARGE): until
 then rows that were moved lie there and are passed over. TRUNCATE needs a moment in which nobody else looks at the
-table, so while somebody does, such as a backup that reads for hours, rows go into the next one. Two are enough
-otherwise: one is moved while the next checkpoint's tasks write into the other. None is ever dropped, so no `pg_dump`
-misses one.
+table, so while somebody does, such as a backup that reads for hours, rows go into a new one. Two are enough otherwise,
+and are there from the start: one is moved while the next checkpoint's tasks write into the other. None is ever dropped,
+so no `pg_dump` misses one. Where every table is published (FOR ALL TABLES) there is never a new one while a query runs,
+since a subscriber that does not have it stops: there, a table that cannot be emptied grows.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,7 @@ from holdfast.connectors.postgres.names import PART, literal, quote, schema_lock
 from holdfast.connectors.postgres.table import Target
 from holdfast.core.naming import escape
 
+logger = logging.getLogger("holdfast")
 #: Bytes above which a table is emptied: to read past so much costs some milliseconds.
 LARGE = 8 << 20
 #: Rows are gone soon, and autovacuum would be in TRUNCATE's way.
@@ -60,12 +63,17 @@ class Stages:
         shape = f"{self._columns} {self._indexed} {role}"
         self._prefix = stage_prefix("raw" if raw else "stage", pipeline, sink, shape)
         self._comment = f"holdfast: rows of sink {escape(sink)} of pipeline {escape(pipeline)} on their way"
-        self._count = 0
+        self._sink, self._count = sink, 0
+        # Rows in a `raw` table are nobody's once their task is over: none is moved while others are written.
+        self._least = 1 if raw else 2
 
     def choose(self, connection: Any) -> str:
-        """One that is small; if there is none, one that can be emptied now; if there is none, a new one."""
+        """One that is small; if there is none, one that can be emptied now; if there is none, a new one.
+
+        The first time all are made that are needed as a rule.
+        """
         if not self._count:
-            self._count = self._find(connection)
+            self._prepare(connection)
         names = [self._name(number) for number in range(self._count)]
         for attempt in range(2):
             for name, size in zip(names, self._sizes(connection, names), strict=True):
@@ -74,11 +82,29 @@ class Stages:
             if attempt == 0:
                 for name in names:
                     empty(connection, self._schema, name)
-        missing = [n for n, size in enumerate(self._sizes(connection, names)) if size is None]
+        sizes = self._sizes(connection, names)
+        missing = [n for n, size in enumerate(sizes) if size is None]
+        if not missing and not self._raw and is_all_published(connection):
+            return min(zip(sizes, names, strict=True))[1]
         number = missing[0] if missing else self._count
         self._create(connection, self._name(number))
         self._count = max(self._count, number + 1)
         return self._name(number)
+
+    def _prepare(self, connection: Any) -> None:
+        self._count = max(self._find(connection), self._least)
+        names = [self._name(number) for number in range(self._least)]
+        missing = [name for name, size in zip(names, self._sizes(connection, names), strict=True) if size is None]
+        for name in missing:
+            self._create(connection, name)
+        if missing and not self._raw and is_all_published(connection):
+            logger.warning(
+                "sink %s: tables %s in schema %s are new, and a publication FOR ALL TABLES carries them: a subscriber "
+                "that does not have them stops until it does (docs/postgres.md, logical replication)",
+                self._sink,
+                ", ".join(missing),
+                self._schema,
+            )
 
     def _name(self, number: int) -> str:
         return f"{self._prefix}{number}"
@@ -106,6 +132,11 @@ class Stages:
         steps.append(f"COMMENT ON TABLE {table} IS {literal(self._comment)}")
         # Two drivers that start at once would both find nothing, and one of them would fail.
         connection.together(schema_lock(self._schema), *steps)
+
+
+def is_all_published(connection: Any) -> bool:
+    """Whether logical replication carries every table that somebody makes."""
+    return bool(connection.execute("SELECT EXISTS (SELECT FROM pg_publication WHERE puballtables)").fetchone()[0])
 
 
 def empty(connection: Any, schema: str, name: str) -> None:

@@ -51,9 +51,8 @@ class StagingWriter(Writer):
         """Make the rows durable; the committable says all that the commit needs (rule 16)."""
         target, key, deletes = self._target, self._upsert.key, self._upsert.deletes
         self._cast_rows()
-        for statement, about in target.proofs(
-            own_rows(self._into, self._part, deletes=deletes is not None), self._long
-        ):
+        doubtful = self._lengths.doubtful if self._lengths is not None else ()
+        for statement, about in target.proofs(own_rows(self._into, self._part, deletes=deletes is not None), doubtful):
             self._execute(statement, about)
         task, staged = self._task, f"{quote(self._schema)}.staged"
         texts = ", ".join(map(literal, (task.pipeline, task.sink, self._table, task.token)))
@@ -77,6 +76,7 @@ class StagingWriter(Writer):
             "order_by": self._upsert.order_by,
             "subtask": self._task.subtask,
             "rows": self._rows,
+            **({"by_bytes": True} if self._upsert.by_bytes else {}),
             **({"add": target.add} if target.added else {}),
             **({} if deletes is None else {"deletes": deletes.to_json(), "deleted": self._deleted}),
         }

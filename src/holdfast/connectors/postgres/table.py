@@ -68,6 +68,16 @@ class Index:
     columns: frozenset[str]
     #: counts of its expressions, when it has some: to compute them is to prove them
     expressions: tuple[str, ...] = ()
+    #: columns whose values it can find too long, and how many bytes these surely may have together
+    texts: tuple[str, ...] = ()
+    sure: int = 0
+    #: the table in which longer ones are tried
+    tried_in: str | None = None
+
+    @property
+    def trial(self) -> str:
+        """Which rows are tried, in SQL."""
+        return " + ".join(f"coalesce(octet_length({quote(c)}::text), 0)" for c in self.texts) + f" > {self.sure}"
 
 
 @dataclass(frozen=True)
@@ -161,22 +171,21 @@ class Target:
                 found.append((f"DO {literal(body)}", f"column {column.source!r}"))
         return found
 
-    def proofs(self, rows: str, long: Collection[str]) -> list[tuple[str, str]]:
+    def proofs(self, rows: str, doubtful: Collection[str]) -> list[tuple[str, str]]:
         """What shows that staged rows go through the target's indexes and partitions, and what each is about.
 
-        Not whether they meet rows of the target: that only the commit can tell. `long`: columns of long values.
+        Not whether they meet rows of the target: that only the commit can tell. `doubtful`: indexes that a value may
+        be too long for.
         """
         found = []
         for index in self.indexes:
             about = f"column {', '.join(map(repr, sorted(index.columns)))} in index {index.name!r}"
             if index.expressions:
                 found.append((f"SELECT {', '.join(index.expressions)} FROM {rows}", about))  # noqa: S608
-            if index.columns.intersection(long):
+            if index.name in doubtful and index.tried_in is not None:
                 columns = ", ".join(map(quote, sorted(index.columns)))
-                made = f"CREATE TEMPORARY TABLE holdfast_long ON COMMIT DROP AS SELECT {columns} FROM {rows}"  # noqa: S608
-                found.append((made, about))
-                found.append((f"CREATE INDEX ON pg_temp.holdfast_long {index.definition}", about))
-                found.append(("DROP TABLE pg_temp.holdfast_long", about))
+                tried = f"INSERT INTO {index.tried_in} ({columns}) SELECT {columns} FROM {rows} WHERE {index.trial}"  # noqa: S608
+                found += [("SAVEPOINT long", ""), (tried, about), ("ROLLBACK TO SAVEPOINT long", "")]
         if self.partitioned:
             names = ", ".join(map(quote, [*self.names, *(name for name, _, _ in self.extras)]))
             found.append((_find_partitions(self.name.sql, f"(SELECT {names} FROM {rows})"), ""))  # noqa: S608
@@ -251,6 +260,12 @@ class Upsert:
     order_by: str | None = None
     #: None: no row deletes
     deletes: Deletes | None = None
+    #: whether the order is one of texts: by their bytes, as in every sink, whatever the column's collation says
+    by_bytes: bool = False
+
+    def ordered(self, value: str) -> str:
+        """A value of `order_by`, so that it is compared as it should be."""
+        return f'{value}::text COLLATE pg_catalog."C"' if self.by_bytes else value
 
 
 def add_column(target: TableName, column: str, kind: str) -> str:
@@ -279,7 +294,7 @@ def insert_statement(target: TableName, columns: Sequence[str], rows: str, upser
     keys = ", ".join(map(quote, upsert.key))
     select = f"SELECT {names} FROM {rows}"  # noqa: S608
     if upsert.order_by is not None:
-        order = f"{keys}, {quote(upsert.order_by)} DESC NULLS LAST, {last}"
+        order = f"{keys}, {upsert.ordered(quote(upsert.order_by))} DESC NULLS LAST, {last}"
         select = f"SELECT DISTINCT ON ({keys}) {names} FROM {rows} ORDER BY {order}"  # noqa: S608
     return f"INSERT INTO {target.sql} AS stored ({names}) {select} {on_conflict(columns, upsert)}"
 
@@ -293,5 +308,6 @@ def on_conflict(columns: Sequence[str], upsert: Upsert) -> str:
     statement += "UPDATE SET " + ", ".join(f"{quote(c)} = excluded.{quote(c)}" for c in others)
     if upsert.order_by is not None:
         column = quote(upsert.order_by)
-        statement += f" WHERE stored.{column} IS NULL OR excluded.{column} >= stored.{column}"
+        new, old = upsert.ordered(f"excluded.{column}"), upsert.ordered(f"stored.{column}")
+        statement += f" WHERE stored.{column} IS NULL OR {new} >= {old}"
     return statement

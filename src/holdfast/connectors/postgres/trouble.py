@@ -24,7 +24,7 @@ _LOCKED = (
     "pg_stat_activity and pg_prepared_xacts, and docs/postgres.md"
 )
 #: of a staging table, whose name helps nobody
-_STAGING = re.compile(r'( (?:of|for)) relation "(?:stage|raw)_[0-9a-f_]+"')
+_STAGING = re.compile(r'( (?:of|for)) (?:relation "(?:stage|raw)_[0-9a-f_]+"|index "long_[0-9a-f_]+_index")')
 _COLUMN = re.compile(r"^COPY .*, line \d+, column (.+)$", re.MULTILINE)
 #: a text too long for a column of type `name`, among the errors about tables
 _NAME_TOO_LONG = "42622"

@@ -108,7 +108,6 @@ def commit(
         if last.gids - ledger.parts(connection, run, sorted(last.gids)):
             # An older copy that has some of its subtasks: it was made while they were committed.
             ledger.check_known(run, {run.lineage: last.checkpoint_id - 1}, last.checkpoint_id)
-        connection.forget_timeout()
         gone = []
         for committable in ordered:
             with faults.point("commit.subtask"):

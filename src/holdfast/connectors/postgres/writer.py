@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.connectors.postgres.guard import HungError
+from holdfast.connectors.postgres.lengths import Lengths
 from holdfast.connectors.postgres.names import PART, ROW, new_part, quote
 from holdfast.connectors.postgres.server import Server
 from holdfast.connectors.postgres.session import Session
@@ -16,9 +16,6 @@ from holdfast.connectors.postgres.table import Target
 from holdfast.core.naming import Task
 from holdfast.errors import RowError
 from holdfast.sinks.deletes import DELETED, marks
-
-#: A page of an index holds at least three entries, of 2,704 bytes each at most.
-_LONG = 500
 
 
 class Writer:
@@ -43,9 +40,7 @@ class Writer:
         self._into, self._raw, self._part = into, raw, new_part()
         self._own = [PART, *([ROW] if ordered else []), *([DELETED] if deletes else [])] if staged else []
         self._rows = self._deleted = 0
-        indexed = {name for index in target.indexes for name in index.columns} if staged else set()
-        self._watched = [c.name for c in target.columns if c.name in indexed and c.wire.arrow in _BYTES]
-        self._long: set[str] = set()
+        self._lengths = Lengths(target) if staged else None
         self._session: Session = server.session(plain=target.plain)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -58,9 +53,8 @@ class Writer:
         except self._session.error as error:
             raise self._server.blame(self._target.name, error) from None
         self._rows += batch.num_rows
-        for name in self._watched:
-            if (pc.max(pc.binary_length(rows.column(name))).as_py() or 0) > _LONG:
-                self._long.add(name)
+        if self._lengths is not None:
+            self._lengths.see(rows)
 
     def _marked(self, rows: pa.RecordBatch, batch: pa.RecordBatch) -> pa.RecordBatch:
         """With the columns of holdfast's own."""
@@ -129,6 +123,3 @@ def own_rows(table: tuple[str, str], part: int, *, deletes: bool = False) -> str
     """The rows of one task in a staging table, for use after FROM; where there are deletes, without these."""
     only = f" AND NOT {quote(DELETED)}" if deletes else ""
     return f"(SELECT * FROM {'.'.join(map(quote, table))} WHERE {quote(PART)} = {part}{only}) AS own"  # noqa: S608
-
-
-_BYTES = (pa.string(), pa.binary())

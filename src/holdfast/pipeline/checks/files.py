@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+from holdfast.checkpoint.clients import returning_files
 from holdfast.connectors.files.sink import FileSink
 from holdfast.connectors.sqlite import SqliteSink
-from holdfast.connectors.sqlite_errors import told
-from holdfast.connectors.sqlite_table import CREATE_LEDGER, Ledger
+from holdfast.connectors.sqlite.errors import told
+from holdfast.connectors.sqlite.table import CREATE_LEDGER, Ledger
 from holdfast.errors import ConfigError
 from holdfast.pipeline.checks.log import try_store
 from holdfast.pipeline.checks.registry import CHECKS, Problem, also, check, fatal, warning
@@ -45,6 +46,19 @@ def columns(situation: Situation, sink: FileSink) -> Iterator[Problem]:
     if schema is not None:
         sink.check_columns(schema)
     yield from ()
+
+
+@check(
+    "files-return",
+    FileSink,
+    remedy="Compact and delete only while the pipeline runs, and status shows that the sink owes nothing; or write to "
+    "s3:// or a local disk, where committed files are yours at once",
+)
+def returning(situation: Situation, sink: FileSink) -> Iterator[Problem]:
+    """A committed file that is taken away never comes back."""
+    text = returning_files(sink.path)
+    if text is not None:
+        yield warning(text)
 
 
 @check("files-ledger", FileSink, remedy=_LEDGER)

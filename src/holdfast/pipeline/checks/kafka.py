@@ -139,7 +139,7 @@ def id_prefix(situation: Situation, sink: KafkaSink) -> Iterator[Problem]:
     run, target = situation.run, sink.target
     with TransactionClient(target.settings, owner=target.owner) as client:
         names = [name for prefix in ids.sink_prefixes(run.pipeline, sink.name) for name in client.named(prefix)]
-    parsed = [ids.parse(name) or ids.parse_lane(name) for name in names]
+    parsed = [ids.parse(name) or ids.parse_publisher(name) for name in names]
     others = {p.lineage for p in parsed if p is not None and p.lineage != run.lineage[:12]}
     if others:
         text = f"{len(others)} other checkpoint location has transactions open under {run.pipeline!r}/{sink.name!r}"

@@ -10,7 +10,7 @@ from holdfast.core.naming import Task, escape, unescape
 #: Generations are taken modulo this, so that the broker keeps a bounded number of ids.
 GENERATIONS = 256
 _ID = re.compile(r"hfk1-([^-]+)-([^-]+)-([0-9a-f]{12})-(\d+)-(\d+)-(\d+)")
-_LANE = re.compile(r"hfw1-([^-]+)-([^-]+)-([0-9a-f]{12})-(\d+)")
+_PUBLISHER = re.compile(r"hfw1-([^-]+)-([^-]+)-([0-9a-f]{12})-(\d+)")
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ def is_own_or_older(generation: int, own: int) -> bool:
     return (own - generation) % GENERATIONS < GENERATIONS // 2
 
 
-def lane(pipeline: str, sink: str, lineage: str, subtask: int) -> str:
+def publisher(pipeline: str, sink: str, lineage: str, subtask: int) -> str:
     """The transactional id that publishes a subtask's log file: one for each, so that it fences all others."""
     return f"hfw1-{escape(pipeline)}-{escape(sink)}-{lineage[:12]}-{subtask}"
 
 
 @dataclass(frozen=True)
-class LaneId:
+class PublisherId:
     """A transactional id of the write-ahead mode, taken apart."""
 
     pipeline: str
@@ -81,16 +81,16 @@ class LaneId:
     subtask: int
 
     def __str__(self) -> str:
-        return lane(self.pipeline, self.sink, self.lineage, self.subtask)
+        return publisher(self.pipeline, self.sink, self.lineage, self.subtask)
 
 
-def parse_lane(text: str) -> LaneId | None:
-    """The inverse of `lane`; None for any other text."""
-    match = _LANE.fullmatch(text)
+def parse_publisher(text: str) -> PublisherId | None:
+    """The inverse of `publisher`; None for any other text."""
+    match = _PUBLISHER.fullmatch(text)
     if match is None:
         return None
     try:
-        found = LaneId(unescape(match[1]), unescape(match[2]), match[3], int(match[4]))
+        found = PublisherId(unescape(match[1]), unescape(match[2]), match[3], int(match[4]))
     except ValueError:
         return None
     return found if str(found) == text else None

@@ -225,14 +225,16 @@ class PipelineTransactions:
         """With brokers named by the user, what went to others cannot be found here and is not called lost."""
         return self._only is None or claim.data.get("servers") == self._only
 
-    def _verdict(self, ref: TransactionRef, name: ids.KafkaId | ids.LaneId) -> Verdict:
+    def _verdict(self, ref: TransactionRef, name: ids.KafkaId | ids.PublisherId) -> Verdict:
         if ref in self.claims:
             return Verdict.DECIDED
         if name.lineage != self.lineage[:12]:
             return Verdict.FOREIGN
-        return Verdict.PUBLISHING if isinstance(name, ids.LaneId) else Verdict.UNDECIDED
+        return Verdict.PUBLISHING if isinstance(name, ids.PublisherId) else Verdict.UNDECIDED
 
-    def _seen(self, found: OpenTransaction, servers: str, name: ids.KafkaId | ids.LaneId, verdict: Verdict) -> Seen:
+    def _seen(
+        self, found: OpenTransaction, servers: str, name: ids.KafkaId | ids.PublisherId, verdict: Verdict
+    ) -> Seen:
         claim = self.claims.get(found.ref)
         return Seen(
             transactional_id=found.ref.transactional_id,
@@ -290,5 +292,5 @@ def _being_committed(described: Sequence[OpenTransaction], data: Mapping[str, An
     )
 
 
-def _parse(transactional_id: str) -> ids.KafkaId | ids.LaneId | None:
-    return ids.parse(transactional_id) or ids.parse_lane(transactional_id)
+def _parse(transactional_id: str) -> ids.KafkaId | ids.PublisherId | None:
+    return ids.parse(transactional_id) or ids.parse_publisher(transactional_id)

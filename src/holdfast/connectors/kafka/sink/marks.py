@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from holdfast.checkpoint.ports import Committed, Run
+from holdfast.checkpoint.ports import Run
 from holdfast.connectors.kafka.client import offsets
 from holdfast.connectors.kafka.client.offsets import GroupOffset
 from holdfast.connectors.kafka.client.transactions import COMMITTING, TransactionClient
@@ -19,7 +19,7 @@ from holdfast.connectors.kafka.sink import ids
 from holdfast.connectors.kafka.sink.target import Target
 from holdfast.core.model import CheckpointId
 from holdfast.errors import RestoredEndpointError, SinkError
-from holdfast.sinks.ledger import check_ledger
+from holdfast.sinks.ledger import check_ledger, having
 
 #: Seconds without a commit after which the ledger is looked at again: no brokers come back as an older copy faster.
 QUIET = 5.0
@@ -72,9 +72,7 @@ def check_known(run: Run, target: Target, known: KnownToBrokers) -> None:
     def check(found: Mapping[str, CheckpointId]) -> None:
         # Another location that took over, or commits late, is not what is asked for here.
         if set(found) <= {run.lineage}:
-            last = max([known.checkpoint_id, *found.values()])
-            committed = Committed(known.checkpoint_id, int(known.at * 1000))
-            here = replace(run, committed={target.sink: committed}, last_decided=last)
+            here = having(run, target.sink, found, known.checkpoint_id, int(known.at * 1000))
             check_ledger(here, _where(run, target), found, sink=target.sink, kept=target.marks_last)
 
     _judge(run, target, check)

@@ -28,7 +28,7 @@ from holdfast.errors import SinkError, SourceError
 
 logger = logging.getLogger("holdfast")
 #: The number of its transactional id among those of the write-ahead mode: so sweeps and `holdfast transactions` see it
-LANE = 999_999_999
+PUBLISHER = 999_999_999
 _TIMEOUT = 30.0
 #: topic -> partition -> (first offset, the one after the last)
 Ranges = dict[str, dict[int, tuple[int, int]]]
@@ -68,8 +68,8 @@ class Progress:
 
     def _initialise(self, topic: str) -> TransactionalProducer:
         """Rule 9: own the id, which ends what it had open and fences all others, and only then look how far it is."""
-        lane = ids.lane(self.run.pipeline, self.target.sink, self.run.lineage, LANE)
-        producer, group = self.target.producer(lane), self._group
+        publisher = ids.publisher(self.run.pipeline, self.target.sink, self.run.lineage, PUBLISHER)
+        producer, group = self.target.producer(publisher), self._group
         try:
             producer.initialise()
             found = marks.read(self.target.settings, [group], stable=True, owner=self.target.owner)[group]
@@ -94,8 +94,8 @@ class Progress:
 
     @property
     def _group(self) -> str:
-        lane = ids.lane(self.run.pipeline, self.target.sink, self.run.lineage, LANE)
-        return ids.mark_group(lane, self.run.lineage)
+        publisher = ids.publisher(self.run.pipeline, self.target.sink, self.run.lineage, PUBLISHER)
+        return ids.mark_group(publisher, self.run.lineage)
 
     def _tell(
         self,

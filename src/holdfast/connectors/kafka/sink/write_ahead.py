@@ -33,7 +33,7 @@ _KEPT = 16
 #: Seconds to wait for the mark with one of those: it may have lost sight of brokers that were restarted meanwhile.
 _PATIENCE = 5.0
 #: Log files are published together until they have this many bytes: below it a transaction costs more than its rows.
-#: What is decided and not published relies on it, so another value needs another name for the lanes.
+#: What is decided and not published relies on it, so another value needs another name for the publishers.
 MAX_TRANSACTION_BYTES = 512 * 1024
 
 
@@ -73,8 +73,8 @@ class WriteAhead(StagedSink):
         run = self.run
         everyone = ids.sink_prefixes(run.pipeline, self.name)[1]
         with TransactionClient(self._target.settings, owner=self._target.owner) as client:
-            # No one may come back to that lane for long, and meanwhile it holds consumers back. Its rows are in the
-            # log; whoever still publishes them finds its transaction ended, and does it again.
+            # No one may come back to that id for long, and meanwhile it holds consumers back. Its rows are in the log;
+            # whoever still publishes them finds its transaction ended, and does it again.
             wide = run.take_over or run.set_aside
             left = client.ongoing(everyone if wide else f"{everyone}{run.lineage[:12]}-")
             if not run.take_over:
@@ -98,7 +98,7 @@ class WriteAhead(StagedSink):
 
 
 def together(committables: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """The files of each transaction; the first one's subtask gives it its lane.
+    """The files of each transaction; the first one's subtask gives it its publisher.
 
     The same for the same files whenever it is asked, also when an operator has resolved some of these transactions: one
     begins where the one before it is full, whatever came earlier. A retry so meets the transaction that it repeats.
@@ -115,7 +115,7 @@ def together(committables: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str
 
 
 @dataclass
-class _Lane:
+class _Publisher:
     """A producer that owns its transactional id, and what the mark said when it last looked."""
 
     producer: TransactionalProducer
@@ -125,7 +125,7 @@ class _Lane:
 
 #: By transactional id and brokers. Another worker that initialises the same id fences the producer here; that shows
 #: when it is used next, and a new one is made, which reads the mark again.
-_LANES: OrderedDict[tuple[str, str], _Lane] = OrderedDict()
+_PUBLISHERS: OrderedDict[tuple[str, str], _Publisher] = OrderedDict()
 
 
 @dataclass(frozen=True)
@@ -137,44 +137,44 @@ class _Publish:
     checkpoint_id: CheckpointId
 
     def __call__(self, handles: Sequence[Mapping[str, Any]]) -> Outcome:
-        # The lane of whoever sealed them, also after a take-over: its mark knows whether they were published.
+        # The publisher of whoever sealed them, also after a take-over: its mark knows whether they were published.
         lineage = handles[0].get("lineage", self.run.lineage)
-        lane_id = ids.lane(self.run.pipeline, self.target.sink, lineage, handles[0]["subtask"])
-        key = (lane_id, self.target.servers)
+        publisher_id = ids.publisher(self.run.pipeline, self.target.sink, lineage, handles[0]["subtask"])
+        key = (publisher_id, self.target.servers)
         with faults.point("commit.subtask"):
-            lane = _LANES.pop(key, None)
-            if lane is not None:
+            publisher = _PUBLISHERS.pop(key, None)
+            if publisher is not None:
                 # Still ours if the transaction goes through: whoever initialises the id in between fences it.
                 try:
-                    return self._publish(key, lane, handles, patience=_PATIENCE)
+                    return self._publish(key, publisher, handles, patience=_PATIENCE)
                 except ProduceError as error:
                     logger.info(
                         "transactional id %s is initialised again, another worker has taken it or the brokers were "
                         "away: %s",
-                        lane_id,
+                        publisher_id,
                         error,
                     )
-            return self._publish(key, self._initialise(lane_id, handles), handles)
+            return self._publish(key, self._initialise(publisher_id, handles), handles)
 
-    def _initialise(self, lane_id: str, handles: Sequence[Mapping[str, Any]]) -> _Lane:
+    def _initialise(self, publisher_id: str, handles: Sequence[Mapping[str, Any]]) -> _Publisher:
         """Rule 9: own the id, which ends what it had open and fences all others, and only then read the mark."""
-        producer = _as_sealed(self.target, handles[0]).producer(lane_id)
+        producer = _as_sealed(self.target, handles[0]).producer(publisher_id)
         try:
             producer.initialise()
-            group = ids.mark_group(lane_id, handles[0].get("lineage", self.run.lineage))
+            group = ids.mark_group(publisher_id, handles[0].get("lineage", self.run.lineage))
             # Stable: what our predecessor committed counts, and its mark may be on its way. It cannot wait for long:
-            # nobody else writes this group, and whatever the lane had open is ended by now.
+            # nobody else writes this group, and whatever the publisher had open is ended by now.
             found = self._read(group)
             if not found and time.time() - handles[0]["timestamp"] / 1000 > self.target.marks_last:
                 self._check_remembered(handles)
         except BaseException:
             producer.drop()
             raise
-        return _Lane(producer, max((mark.offset for mark in found), default=0))
+        return _Publisher(producer, max((mark.offset for mark in found), default=0))
 
     def _check_remembered(self, handles: Sequence[Mapping[str, Any]]) -> None:
-        """Brokers that remember a mark of this sink, of whatever lane, have not forgotten those of this one."""
-        # Not stable: all lanes write this group, and one that a killed worker left open would hold up all the others.
+        """Brokers that remember a mark of this sink, of whatever publisher, have not forgotten those of this one."""
+        # Not stable: all publishers write this group, and one that a killed worker left open would hold up all others.
         # Its value does not matter here, only that there is one; what is open can only make it newer.
         if self._read(ids.ledger_group(self.run.pipeline, self.target.sink), stable=False):
             return
@@ -192,26 +192,31 @@ class _Publish:
         return marks.read(self.target.settings, [group], stable=stable, owner=self.target.owner)[group]
 
     def _publish(
-        self, key: tuple[str, str], lane: _Lane, handles: Sequence[Mapping[str, Any]], *, patience: float | None = None
+        self,
+        key: tuple[str, str],
+        publisher: _Publisher,
+        handles: Sequence[Mapping[str, Any]],
+        *,
+        patience: float | None = None,
     ) -> Outcome:
         outcome = Outcome.ALREADY_COMMITTED
         try:
-            if lane.published <= self.checkpoint_id:
-                self._send(key[0], lane.producer, handles, patience)
-                lane.published = self.checkpoint_id + 1
+            if publisher.published <= self.checkpoint_id:
+                self._send(key[0], publisher.producer, handles, patience)
+                publisher.published = self.checkpoint_id + 1
                 outcome = Outcome.COMMITTED
         except BaseException:
             # What it had open is ended by whoever initialises the id next; whether it was committed, the mark tells.
-            lane.producer.drop()
+            publisher.producer.drop()
             raise
-        _LANES[key] = lane
-        while len(_LANES) > _KEPT:
-            _LANES.popitem(last=False)[1].producer.drop()
+        _PUBLISHERS[key] = publisher
+        while len(_PUBLISHERS) > _KEPT:
+            _PUBLISHERS.popitem(last=False)[1].producer.drop()
         return outcome
 
     def _send(
         self,
-        lane_id: str,
+        publisher_id: str,
         producer: TransactionalProducer,
         handles: Sequence[Mapping[str, Any]],
         patience: float | None,
@@ -227,8 +232,8 @@ class _Publish:
                     writer.write(batch)
                 topic = topic or writer.first_topic
             assert topic is not None
-            lane = ids.mark_group(lane_id, handles[0].get("lineage", run.lineage))
-            for group in (lane, ids.ledger_group(run.pipeline, self.target.sink)):
+            own = ids.mark_group(publisher_id, handles[0].get("lineage", run.lineage))
+            for group in (own, ids.ledger_group(run.pipeline, self.target.sink)):
                 producer.mark(topic, group, mark, run.lineage, timeout=patience)
             producer.flush()
         except RowError:

@@ -6,11 +6,12 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.connectors.kafka.client import offsets
 from holdfast.connectors.kafka.client.denied import check_readable
 from holdfast.connectors.kafka.client.settings import admin
+from holdfast.core.options import check_fields, checked, one_of, whole
 from holdfast.errors import ConfigError, HoldfastError, SourceError
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 FALLBACKS = ("earliest", "latest", "error")
+KINDS = ("group_offsets", "earliest", "latest", "timestamp", "specific_offsets")
+Fallback = Annotated[str, one_of(*FALLBACKS)]
+Milliseconds = Annotated[int, whole(0, says="milliseconds since 1970")]
 TIMEOUT = 30.0
 Offsets = dict[str, dict[int, int]]
 EARLIEST, LATEST = -2, -1
@@ -30,17 +34,16 @@ _PAUSE = 0.2
 class StartFrom:
     """Where to start when there is no checkpoint yet; made by the class methods."""
 
-    kind: str
-    fallback: str = "error"
-    timestamp_ms: int | None = None
+    kind: Annotated[str, one_of(*KINDS)]
+    fallback: Fallback = "error"
+    timestamp_ms: Milliseconds | None = None
     offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.fallback not in FALLBACKS:
-            raise ConfigError(f"fallback must be one of {', '.join(FALLBACKS)}, not {self.fallback!r}")
+        check_fields(self)
 
     @classmethod
-    def group_offsets(cls, fallback: str = "earliest") -> StartFrom:
+    def group_offsets(cls, fallback: Fallback = "earliest") -> StartFrom:
         """Where the consumer group has got to; a partition it never committed uses the fallback."""
         return cls("group_offsets", fallback)
 
@@ -55,16 +58,18 @@ class StartFrom:
         return cls("latest")
 
     @classmethod
-    def timestamp(cls, ms: int) -> StartFrom:
+    @checked
+    def timestamp(cls, ms: Milliseconds) -> StartFrom:
         """The first row whose timestamp is this or later; a partition without one starts at its end."""
-        if not isinstance(ms, int) or isinstance(ms, bool) or ms < 0:
-            raise ConfigError(f"timestamp must be milliseconds since 1970, not {ms!r}")
         return cls("timestamp", "latest", timestamp_ms=ms)
 
     @classmethod
-    def specific_offsets(cls, offsets: Mapping[str, Mapping[int, int]], fallback: str = "error") -> StartFrom:
+    @checked
+    def specific_offsets(cls, offsets: Mapping[str, Mapping[int, int]], fallback: Fallback = "error") -> StartFrom:
         """Exactly there: {topic: {partition: next offset to read}}; other partitions use the fallback."""
         for topic, partitions in offsets.items():
+            if not isinstance(partitions, Mapping):
+                raise ConfigError(f"specific_offsets: {topic}: {partitions!r} is not {{partition: offset}}")
             for partition, offset in partitions.items():
                 if not isinstance(partition, int) or not isinstance(offset, int) or partition < 0 or offset < 0:
                     raise ConfigError(f"specific_offsets: {topic}[{partition!r}]: {offset!r} is not partition: offset")

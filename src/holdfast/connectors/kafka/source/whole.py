@@ -7,9 +7,10 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from holdfast.connectors.kafka.client.settings import check_servers
+from holdfast.core.options import SECRETS, checked, number, text, whole
 from holdfast.errors import ConfigError, MissingExtraError, SourceError
 
 #: seconds between two looks at whether the caller's time is over
@@ -41,15 +42,16 @@ class WholeCheckpoint:
     messages: tuple[Any, ...] = ()
 
 
+@checked
 def read_whole_checkpoints(
     bootstrap_servers: str,
-    progress_topic: str,
+    progress_topic: Annotated[str, text("a name")],
     *,
     pipeline: str | None = None,
     sink: str | None = None,
-    after: int | None = None,
-    timeout: float | None = None,
-    config: Mapping[str, Any] | None = None,
+    after: Annotated[int, whole(-1, says="the number of a checkpoint")] | None = None,
+    timeout: Annotated[float, number("a number of seconds", lambda value: value >= 0)] | None = None,
+    config: Annotated[Mapping[str, Any], SECRETS] | None = None,
 ) -> Iterator[WholeCheckpoint]:
     """Checkpoints of a `KafkaSink(progress_topic=...)` in their order, each with all of its rows and no others.
 
@@ -57,10 +59,6 @@ def read_whole_checkpoints(
     dealt with: it goes on behind it. `timeout`: how many seconds to wait for the next one, for ever without it.
     `config` are librdkafka's settings, for both of its consumers. A checkpoint is held in memory.
     """
-    if not isinstance(progress_topic, str) or not progress_topic:
-        raise ConfigError(f"progress_topic must be a name, not {progress_topic!r}")
-    if after is not None and (isinstance(after, bool) or not isinstance(after, int)):
-        raise ConfigError(f"after must be the number of a checkpoint, or None, not {after!r}")
     settings = {**(config or {}), "bootstrap.servers": check_servers(bootstrap_servers)}
     wanted = {"pipeline": pipeline, "sink": sink}
     return _read(settings, progress_topic, wanted, -1 if after is None else after, timeout)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.connectors.sqlite_types import quote, to_rows
+from holdfast.connectors.sqlite.types import quote, to_rows
 from holdfast.errors import ConfigError, RowError
 
 #: words of a table's declaration without which no row can be refused for its own values

@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from holdfast.checkpoint.ports import Run, Tasks
 from holdfast.checkpoint.storage import make_folder
-from holdfast.connectors.sqlite_deletes import Deleting, prepare_graves, runs
-from holdfast.connectors.sqlite_errors import sqlite_error, told
-from holdfast.connectors.sqlite_table import CREATE_LEDGER, Ledger, Table
-from holdfast.connectors.sqlite_trial import Trial, trial_of
-from holdfast.connectors.sqlite_types import (
+from holdfast.connectors.sqlite.deletes import Deleting, prepare_graves, runs
+from holdfast.connectors.sqlite.errors import sqlite_error, told
+from holdfast.connectors.sqlite.table import CREATE_LEDGER, Ledger, Table
+from holdfast.connectors.sqlite.trial import Trial, trial_of
+from holdfast.connectors.sqlite.types import (
     Keys,
     check_declared,
     check_types,

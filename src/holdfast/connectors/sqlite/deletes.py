@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from holdfast.connectors.sqlite_types import BINARY, collation, quote, to_rows
+from holdfast.connectors.sqlite.types import BINARY, collation, quote, to_rows
 from holdfast.sinks.deletes import DELETED, kept_name
 
 #: expired ones that a commit forgets at least, if there are so many; more when it deletes more, so that none pile up

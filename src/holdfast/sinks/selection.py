@@ -1,7 +1,7 @@
 """Which rows and columns of Spark's batches are a sink's own: filtered and projected in Arrow, no Python object a row.
 
-`holdfast.spark.routes` has Spark compute predicates and expressions as further columns of the one pass; a lane says
-where they are.
+`holdfast.spark.routes` has Spark compute predicates and expressions as further columns of the one pass; a selection
+says where they are.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 
 @dataclass(frozen=True)
-class Lane:
-    """The way from a batch of the stream to the rows of one sink; equal lanes give equal rows."""
+class Selection:
+    """From a batch of the stream to the rows of one sink; equal selections give equal rows."""
 
     #: (place in the batch, name for the sink); None: the batch as it is
     columns: tuple[tuple[int, str], ...] | None = None
@@ -50,6 +50,6 @@ class Lane:
         return rows.filter(wanted), None
 
 
-#: sink -> its lane; a sink that is not there gets the batches as they are
-Lanes = Mapping[str, Lane]
-WHOLE = Lane()
+#: sink -> its selection; a sink that is not there gets the batches as they are
+Selections = Mapping[str, Selection]
+WHOLE = Selection()

@@ -11,8 +11,8 @@ from urllib.parse import quote as url_quote
 
 import pyarrow as pa
 
-from holdfast.connectors.sqlite_deletes import newer_grave
-from holdfast.connectors.sqlite_types import column_type, quote
+from holdfast.connectors.sqlite.deletes import newer_grave
+from holdfast.connectors.sqlite.types import column_type, quote
 from holdfast.core.model import CheckpointId
 
 #: seconds to wait for another's lock before it is an error, which is retried
