@@ -20,7 +20,7 @@ from holdfast.connectors.kafka.client import topics as topics_module
 from holdfast.connectors.kafka.client.settings import admin, client_config
 from holdfast.connectors.kafka.client.topics import Topic
 from holdfast.connectors.kafka.client.transactions import OpenTransaction, TransactionClient, TransactionRef
-from holdfast.connectors.kafka.client.wire import Connection, NotYetError
+from holdfast.connectors.kafka.client.wire import TRANSACTION, Connection, NotYetError
 from holdfast.connectors.kafka.producer.arrow import check_schema
 from holdfast.connectors.kafka.producer.rdkafka import TransactionalProducer
 from holdfast.connectors.kafka.producer.refusal import ProduceError, refusal
@@ -58,6 +58,7 @@ def _connection() -> Connection:
     connection = object.__new__(Connection)
     connection._config, connection._rights, connection._owner = {"bootstrap.servers": NOWHERE}, "Read", "sink 's'"
     connection._lock, connection._manager, connection._net = threading.RLock(), None, None
+    connection._known = {}
     return connection
 
 
@@ -100,6 +101,35 @@ def test_a_coordinator_that_moves_is_waited_for_but_not_for_ever() -> None:
     with pytest.raises(SinkError, match=r"sink 's': Kafka at 127.0.0.1:1 did not answer .*loading.*check that") as told:
         connection.run(conversation, timeout=-1)  # type: ignore[arg-type]
     assert not permanent(told.value)
+
+
+def test_a_coordinator_is_asked_for_once_until_it_is_not_one_any_more() -> None:
+    connection, asked = _connection(), []
+    connection._manager = SimpleNamespace(run=lambda function: asyncio.run(function()), close=lambda: None)
+    connection._net = SimpleNamespace(close=lambda: None)
+    moved: list[bool] = []
+
+    async def send(request: Any, _node: int | None = None) -> Any:
+        asked.append(list(request.coordinator_keys))
+        found = [SimpleNamespace(key=k, error_code=0, node_id=7 + len(moved)) for k in request.coordinator_keys]
+        return SimpleNamespace(coordinators=found)
+
+    connection.send = send  # type: ignore[method-assign]
+
+    async def conversation() -> dict[str, int]:
+        nodes = await connection.coordinators(TRANSACTION, ["a", "b"])
+        if moved == [True]:
+            moved.append(False)
+            raise NotYetError("not coordinator")
+        return nodes
+
+    assert connection.run(conversation) == {"a": 7, "b": 7} == connection.run(conversation)
+    assert asked == [["a", "b"]]
+    moved.append(True)
+    assert connection.run(conversation) == {"a": 9, "b": 9}
+    assert asked == [["a", "b"]] * 2
+    connection.close()
+    assert connection._known == {}, "new sockets may lead to other brokers"
 
 
 def test_headers_of_another_type_are_refused_and_not_dropped_in_silence() -> None:

@@ -94,9 +94,10 @@ class Client:
         That is seen by the number of the server's process, of which a pooler has its own.
         """
         mine = f"pg_backend_pid() = {self._connection.info.backend_pid}"
-        # The second is new in version 17.
-        which = f"name IN ('statement_timeout', 'transaction_timeout') AND setting <> '0' AND {mine}"
-        self._send([f"SELECT set_config(name, '0', false) FROM pg_settings WHERE {which}"])  # noqa: S608
+        # The second is new in version 17. Not from pg_settings, which is made anew for each look.
+        names = "unnest(ARRAY['statement_timeout', 'transaction_timeout']) AS name"
+        which = f"current_setting(name, true) <> '0' AND {mine}"
+        self._send([f"SELECT set_config(name, '0', false) FROM {names} WHERE {which}"])  # noqa: S608
 
     def _send(self, statements: Sequence[str]) -> Any:
         try:

@@ -27,6 +27,8 @@ LARGEST = 100 * 1024**2
 MOVING = (14, 15, 16)
 GROUP, TRANSACTION = 0, 1
 _KINDS = {GROUP: "group", TRANSACTION: "transactional id"}
+#: coordinators that a connection remembers at most
+_KNOWN = 10_000
 
 
 class NotYetError(SinkError):
@@ -44,6 +46,8 @@ class Connection:
         self._net: Any = None
         #: addresses of brokers seen so far: those the user named may be the ones that are away
         self._seen: tuple[str, ...] = ()
+        #: who coordinates what; forgotten as soon as somebody says that it is not so
+        self._known: dict[tuple[int, str], int] = {}
         self.run(_nothing)
 
     def close(self) -> None:
@@ -51,6 +55,7 @@ class Connection:
         with self._lock:
             manager, net = self._manager, self._net
             self._manager = self._net = None
+            self._known.clear()
             if manager is not None:
                 manager.close()
                 net.close()
@@ -80,6 +85,7 @@ class Connection:
                 with self._lock:
                     answer: Answer = self._connected(deadline).run(function)
             except NotYetError as error:
+                self._known.clear()
                 problem = error
             except (KafkaError, OSError) as error:
                 # Its sockets, its brokers' addresses and its memory of which are down may all be stale.
@@ -169,17 +175,22 @@ class Connection:
         """{group or transactional id: the broker that coordinates it}."""
         from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
-        request = FindCoordinatorRequest(key_type=kind, coordinator_keys=list(keys), min_version=4)
-        answer = await self.send(request)
-        for found in answer.coordinators:
-            if found.error_code in MOVING:
-                raise NotYetError(f"Kafka has no coordinator yet for {_KINDS[kind]} {found.key!r}; try again")
-            if found.error_code:
-                raise self.refused(kind, found.error_code, found.key) or SinkError(
-                    f"{self._where} names no coordinator for {_KINDS[kind]} {found.key!r}: "
-                    f"{found.error_message or f'error {found.error_code}'}; try again"
-                )
-        return {c.key: c.node_id for c in answer.coordinators}
+        if len(self._known) > _KNOWN:
+            self._known.clear()
+        unknown = [key for key in keys if (kind, key) not in self._known]
+        if unknown:
+            request = FindCoordinatorRequest(key_type=kind, coordinator_keys=unknown, min_version=4)
+            answer = await self.send(request)
+            for found in answer.coordinators:
+                if found.error_code in MOVING:
+                    raise NotYetError(f"Kafka has no coordinator yet for {_KINDS[kind]} {found.key!r}; try again")
+                if found.error_code:
+                    raise self.refused(kind, found.error_code, found.key) or SinkError(
+                        f"{self._where} names no coordinator for {_KINDS[kind]} {found.key!r}: "
+                        f"{found.error_message or f'error {found.error_code}'}; try again"
+                    )
+            self._known.update({(kind, found.key): found.node_id for found in answer.coordinators})
+        return {key: self._known[kind, key] for key in keys}
 
     def refused(self, kind: int, code: int, key: str) -> ConfigError | None:
         """The error for a missing right, None for any other code."""

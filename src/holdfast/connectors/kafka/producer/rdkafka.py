@@ -31,7 +31,7 @@ from holdfast.connectors.kafka.producer.partitioner import MURMUR2_RANDOM
 from holdfast.connectors.kafka.producer.refusal import ProduceError, refusal
 from holdfast.errors import ConfigError, HoldfastError, RowError
 
-_QUEUE_FULL = -184
+_QUEUE_FULL, _TIMED_OUT = -184, -185
 #: librdkafka's "not in this state": of a transaction that has failed already; and seconds for the rows to tell why
 _STATE, _TELL = -172, 1.0
 #: Kafka's codes of a topic that is just being made: unknown, without a leader
@@ -39,7 +39,9 @@ _NO_LEADER = 5
 _NOT_YET = (3, _NO_LEADER)
 _COPY, _PARTITION = 0x2, 0x8
 #: How often librdkafka tells its statistics, and how long to wait when its queue is full: it tells of errors only.
-_TOLD_MS, _FULL_MS = 20, 10
+_TOLD_MS, _FULL_MS = 10, 10
+#: How long a wait for the rows sleeps at a time: nothing wakes it when they have arrived. So a short wait looks often.
+_LEAST_MS, _MOST_MS = 1, 10
 #: Seconds more than its timeout that a call gets before it is given up.
 _GRACE = 2.0
 #: Producers that were given up, and what their last call still uses.
@@ -298,7 +300,13 @@ class TransactionalProducer:
         self._opened.clear()
 
     def _arrive(self) -> None:
-        code = self._lib.rd_kafka_flush(self._handle, 2 * self._timeout)
+        """Wait until the rows queued so far are on the broker."""
+        began = time.monotonic()
+        deadline = began + 2 * self._timeout / 1000
+        step, code = _LEAST_MS, _TIMED_OUT
+        while code == _TIMED_OUT and time.monotonic() < deadline:
+            code = self._lib.rd_kafka_flush(self._handle, step)
+            step = max(_LEAST_MS, min(_MOST_MS, int(100 * (time.monotonic() - began))))
         if code:
             raise self._error(code, f"{self._lib.rd_kafka_outq_len(self._handle)} rows are still not on the broker")
         self._lib.rd_kafka_poll(self._handle, 0)
