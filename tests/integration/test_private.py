@@ -105,7 +105,8 @@ def test_this_spark_has_every_interface(spark, rows, monkeypatch) -> None:
 @pytest.mark.parametrize(
     "name",
     ["StreamExecution.lastExecution", "SparkPlan.schema", "Dataset.toArrowBatchRdd", "to_arrow_schema",
-     "StreamingQuery.exception", "LogicalPlan.collectLeaves", "SparkContext.hadoopConfiguration"],
+     "StatusTracker._jtracker", "StreamingQuery.exception", "LogicalPlan.collectLeaves",
+     "SparkContext.hadoopConfiguration"],
 )  # fmt: skip
 def test_without_it_the_same_rows_arrive(spark, rows, without, name) -> None:
     asked = without(name)

@@ -196,6 +196,12 @@ class KafkaProgress:
             # Brokers that are away are Spark's to wait for; it compares the offsets too, in other words.
             logger.warning("whether rows have expired since the last checkpoint could not be checked: %s", error)
 
+    def commit_beside(self, complete: CheckpointId | None, location: str) -> None:
+        """As `commit`, beside the batch that begins: the source's brokers delay no decision."""
+        if self._groups and complete is not None and not self._lock.locked():
+            arguments = (complete, location)
+            threading.Thread(target=self.commit, args=arguments, daemon=True, name="holdfast-offsets").start()
+
     def commit(self, complete: CheckpointId | None, location: str, *, last: bool = False) -> None:
         """Commit the offsets of the last checkpoint that all sinks and Spark have committed, and all before it.
 

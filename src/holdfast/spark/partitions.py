@@ -45,9 +45,8 @@ class PlanReader:
         if won is None:
             self.passes.end(number, None)
             return
-        tracker = self._session.sparkContext.statusTracker()
-        stages = {stage: tracker.getStageInfo(stage) for stage, _, _ in won}
-        once = {stage: info is not None and info.currentAttemptId == 0 for stage, info in stages.items()}
+        context = self._session.sparkContext
+        once = {stage: private.first_run(context, stage) for stage in {stage for stage, _, _ in won}}
         self.passes.end(number, [Attempt(tries, task, once[stage]) for stage, tries, task in won])
 
     def plan(self, frame: DataFrame, batch_id: int) -> Any | None:

@@ -35,6 +35,7 @@ INTERFACES: Mapping[str, str] = {
     "StreamExecution.lastExecution": "the plan of a micro-batch; without it rows come from the frame, a copy more",
     "SparkPlan.schema": "whether that plan has the frame's columns; without it rows come from the frame, a copy more",
     "Dataset.toArrowBatchRdd": "rows of a plan as Arrow batches; without it rows come from the frame, a copy more",
+    "StatusTracker._jtracker": "whether Spark ran a stage again; without it, the public way, with more questions",
     "to_arrow_schema": "the Arrow schema of a frame; without it, that of an empty batch that Spark makes",
     "StreamExecution.queryExecutionThread": "a query that fails between two batches; without it, it is stopped",
     "StreamingQuery.exception": "why Spark ended a query; without it, what PySpark says",
@@ -102,6 +103,22 @@ def plan_of(session: SparkSession, query_id: str, batch_id: int) -> Any | None:
         return execution.executedPlan()
 
     return _use("StreamExecution.lastExecution", use, lambda: None)
+
+
+def first_run(context: SparkContext, stage: int) -> bool:
+    """Whether Spark has run this stage once; False where it does not know it any more."""
+    tracker = context.statusTracker()
+
+    def use() -> bool:
+        # The public way asks Java for every field, one after the other, in every batch.
+        info = tracker._jtracker.getStageInfo(stage)
+        return info is not None and int(info.currentAttemptId()) == 0
+
+    def ask() -> bool:
+        info = tracker.getStageInfo(stage)
+        return info is not None and info.currentAttemptId == 0
+
+    return _use("StatusTracker._jtracker", use, ask)
 
 
 def same_schema(frame: DataFrame, plan: Any) -> bool:

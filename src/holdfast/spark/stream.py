@@ -197,7 +197,7 @@ class HoldfastWriter(Refusals, DataStreamWriter):
                 try:
                     running.gate(lambda: private.pause(context))
                     running.in_batch = True
-                    advance()
+                    sources.commit_beside(coordinator.complete_through, self._location)
                     coordinator.run(batch_id, SparkBatch(frame, batch_id, plans, self._selections, self._letters))
                 except Exception as error:
                     told = for_spark(

@@ -85,7 +85,8 @@ class TransactionalProducer:
         self._on_delivery, self._on_statistics = DELIVERY(self._delivered), STATISTICS(self._statistics)
         told = _TOLD_MS if identified else 0
         alone = {"max.in.flight.requests.per.connection": 1} if self._one_request else {}
-        self._handle: int | None = self._new({**_DEFAULTS, **config, **_FIXED, **alone, "statistics.interval.ms": told})
+        defaults = _DEFAULTS | (_OF_TRANSACTIONS if "transactional.id" in config else {})
+        self._handle: int | None = self._new({**defaults, **config, **_FIXED, **alone, "statistics.interval.ms": told})
 
     def _new(self, config: Mapping[str, Any]) -> int:
         lib, problem = self._lib, ctypes.create_string_buffer(512)
@@ -376,6 +377,8 @@ class TransactionalProducer:
 #: A transaction is a row of small requests: with Nagle's algorithm one of them can wait 40 ms for an acknowledgement.
 #: A broker that was restarted is found again within a second, not ten.
 _DEFAULTS = {"socket.nagle.disable": True, "reconnect.backoff.max.ms": 1000}
+#: Nobody sees a row before its transaction ends, and `flush` waits for no lingering: so requests may become large.
+_OF_TRANSACTIONS = {"linger.ms": 100}
 #: What the protocol needs, whatever the user configures.
 _FIXED = {
     "enable.idempotence": True,
