@@ -177,7 +177,7 @@ KERNEL = (
     ),
     mutant(
         "a failure between batches looks like a stop",
-        "spark/private.py",
+        "spark/private/java.py",
         "query._jsq.streamingQuery().queryExecutionThread().interrupt()",
         "query._jsq.stop()",
         FAILURES,

@@ -152,7 +152,7 @@ class TestSparksOwnCheckpointFiles:
 
     def test_the_choice_is_for_this_query_only(self, spark: SparkSession, tmp_path, monkeypatch) -> None:
         """Spark is told while it starts the query: it complains of a class that is none of its kind."""
-        monkeypatch.setattr(private, "_FILE_MANAGERS", ("org.apache.spark.SparkContext",))
+        monkeypatch.setattr(private.java, "_FILE_MANAGERS", ("org.apache.spark.SparkContext",))
         rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
         writer = hf.write_stream(rows, hf.StdoutSink(), name="quick", checkpoint_location=tmp_path / "c")
         with pytest.raises(Exception, match=r"org\.apache\.spark\.SparkContext"):

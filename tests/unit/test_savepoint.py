@@ -194,7 +194,7 @@ def test_offsets_in_a_format_that_nobody_here_knows_are_refused_not_misread(tmp_
         engine.spark.replace(f"offsets/{number}", data.replace(b"v1", b"v2", 1))
     with pytest.raises(RecordError, match=r"offsets/\d+ is in a format of Spark's that holdfast does not read: 'v2'"):
         hf.savepoint(tmp_path / "ck", tmp_path / "saved")
-    monkeypatch.setattr(private, "missed", set())
+    monkeypatch.setattr(private.interfaces, "missed", set())
     monkeypatch.setattr(kafka, "streaming_sources", lambda frame: [])
     progress = kafka.KafkaProgress(None, engine.spark)
     assert progress._offsets(0) is None and progress._offsets(0) is None

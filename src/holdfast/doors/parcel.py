@@ -50,7 +50,8 @@ def packed(order: Order) -> bytes:
     from holdfast.doors import parcel
     from holdfast.spark import look as looking
     from holdfast.spark.failures import MARK
-    from holdfast.spark.packages import by_value, cloudpickle, extras_of, modules_of, ours
+    from holdfast.spark.packages import cloudpickle, extras_of, modules_of, ours
+    from holdfast.spark.private import by_value
 
     sinks = [getattr(sink, "template", sink) for sink in order.sinks or ()]
     extras = extras_of(sinks, order.run.location)

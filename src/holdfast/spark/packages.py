@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 from pyspark import SparkContext
@@ -17,7 +15,7 @@ from holdfast.checkpoint.clients import extra_for
 from holdfast.core.version import __version__
 from holdfast.errors import ConfigError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
-from holdfast.spark import look
+from holdfast.spark import look, private
 from holdfast.spark.failures import failure_of
 from holdfast.spark.shared import is_cluster, lookers
 
@@ -43,7 +41,7 @@ def prove_packages(context: SparkContext, sinks: Sequence[TwoPhaseCommitSink], l
         return
     plain = [getattr(sink, "template", sink) for sink in sinks]
     extras = extras_of(plain, location)
-    with by_value(look):
+    with private.by_value(look):
         found = _ask(context, partial(look.look, modules_of(extras), cloudpickle.dumps(plain)))
     for seen in found:
         check(seen, extras)
@@ -89,15 +87,3 @@ def ours() -> list[str]:
 def modules_of(extras: Iterable[str]) -> list[str]:
     """What tasks with these extras import."""
     return [*ALWAYS, *(module for extra in extras for module in MODULES[extra])]
-
-
-@contextmanager
-def by_value(*modules: ModuleType) -> Iterator[None]:
-    """Pickle with the code of these modules: where holdfast is missing, nothing of it can be imported."""
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
