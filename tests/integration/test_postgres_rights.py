@@ -206,6 +206,28 @@ def test_create_is_no_error_for_a_table_that_is_there(query: Query, role: Callab
     assert query.ids() == [1]
 
 
+def test_a_role_that_may_connect_only_once_commits_all_prepared_transactions(
+    query: Query, role: Callable[[], tuple[str, Query]]
+) -> None:
+    """Two connections commit them where the server allows two; nothing fails where it does not."""
+    name, other = role()
+    execute(query.dsn, f"CREATE SCHEMA _holdfast AUTHORIZATION {name}")
+    execute(query.dsn, "CREATE TABLE t (id bigint, name text)")
+    execute(query.dsn, f"GRANT INSERT ON t TO {name}")
+    run = other.start(create=False, mode="two-phase")
+    execute(query.dsn, f"ALTER ROLE {name} CONNECTION LIMIT 1")
+    assert len(query.connections()) == 1
+    for checkpoint in range(2):
+        run.run(checkpoint, batch(*(rows(3 * checkpoint + n) for n in range(3))))
+    assert query.ids() == list(range(6))
+    assert query.leftovers == []
+    execute(query.dsn, f"ALTER ROLE {name} CONNECTION LIMIT 2")
+    run.run(2, batch(*(rows(6 + n) for n in range(3))))
+    assert query.ids() == list(range(9))
+    assert len(query.connections()) == 2, "the second one is kept for the next commit"
+    run.close()
+
+
 @each_mode
 def test_row_level_security_is_refused_at_the_start(
     query: Query, role: Callable[[], tuple[str, Query]], options: dict[str, Any]

@@ -18,7 +18,7 @@ from holdfast.connectors.postgres.writer import Writer
 from holdfast.core import faults
 from holdfast.core.model import CheckpointId, Outcome
 from holdfast.core.naming import Task
-from holdfast.errors import ConfigError, LostError
+from holdfast.errors import ConfigError, LostError, SinkError
 
 logger = logging.getLogger("holdfast")
 KIND = "prepared"
@@ -144,16 +144,25 @@ def _commit_all(server: Server, connection: Any, ordered: Sequence[Mapping[str, 
                     gone.append(committable)
         return gone
 
-    def beside(some: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        with server.connect() as another:
-            return end(another, some)
+    def beside(some: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:
+        connected = False
+        try:
+            with server.connect(starting=True) as another:
+                connected = True
+                return end(another, some)
+        except (SinkError, ConfigError) as error:
+            if connected:
+                raise
+            logger.debug("the server lets no second connection in, so one commits all: %s", error)
+            return None
 
     if len(ordered) < 2:
         return end(connection, ordered)
     with ThreadPoolExecutor(1, "holdfast-commit") as thread:
         others = thread.submit(beside, ordered[1::2])
         gone = end(connection, ordered[::2])
-        return gone + others.result()
+        found = others.result()
+    return gone + (end(connection, ordered[1::2]) if found is None else found)
 
 
 def prepared(connection: Any, committables: Sequence[Mapping[str, Any]]) -> set[str]:
