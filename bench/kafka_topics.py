@@ -18,13 +18,13 @@ from holdfast.connectors.kafka.producer.rdkafka import TransactionalProducer
 PARTITIONS, KEY, VALUE = 4, 16, 100
 #: Rows in one Arrow batch, as Spark hands them to Python.
 CHUNK = 10_000
-#: What producers are told, in names that Java's client and librdkafka share: as holdfast tells librdkafka.
+#: What producers are told, in names that Java's client and librdkafka share: librdkafka's defaults, and so holdfast's.
 #: Those of Java's 3.9 client, with which Spark's own sink comes, differ: it sends 16 kB at once and does not wait.
 ALIKE = {
     "acks": "all",
     "enable.idempotence": "true",
     "compression.type": "none",
-    "linger.ms": "100",
+    "linger.ms": "5",
     "batch.size": "1000000",
     "max.in.flight.requests.per.connection": "5",
 }

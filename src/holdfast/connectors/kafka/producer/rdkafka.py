@@ -34,6 +34,8 @@ from holdfast.errors import ConfigError, HoldfastError, RowError
 _QUEUE_FULL, _TIMED_OUT = -184, -185
 #: librdkafka's "not in this state": of a transaction that has failed already; and seconds for the rows to tell why
 _STATE, _TELL = -172, 1.0
+#: rows that were dropped since their transaction had failed: not the reason, but what came of it
+_PURGED = (-151, -152)
 #: Kafka's codes of a topic that is just being made: unknown, without a leader
 _NO_LEADER = 5
 _NOT_YET = (3, _NO_LEADER)
@@ -85,8 +87,7 @@ class TransactionalProducer:
         self._on_delivery, self._on_statistics = DELIVERY(self._delivered), STATISTICS(self._statistics)
         told = _TOLD_MS if identified else 0
         alone = {"max.in.flight.requests.per.connection": 1} if self._one_request else {}
-        defaults = _DEFAULTS | (_OF_TRANSACTIONS if "transactional.id" in config else {})
-        self._handle: int | None = self._new({**defaults, **config, **_FIXED, **alone, "statistics.interval.ms": told})
+        self._handle: int | None = self._new({**_DEFAULTS, **config, **_FIXED, **alone, "statistics.interval.ms": told})
 
     def _new(self, config: Mapping[str, Any]) -> int:
         lib, problem = self._lib, ctypes.create_string_buffer(512)
@@ -348,7 +349,7 @@ class TransactionalProducer:
         code = self._lib.rd_kafka_error_code(error)
         text = self._lib.rd_kafka_error_string(error).decode(errors="replace")
         self._lib.rd_kafka_error_destroy(error)
-        if self._row_failed(code):
+        if self._row_failed(code) and self._first_failure not in _PURGED:
             # A row that a broker refused ends the transaction: tell that, and not what it did to the next call.
             raise self._error(self._first_failure, f"{self._failed} rows did not reach the broker")
         raise self._denied(code, f"{what} the transaction", **resource) or refusal(
@@ -377,8 +378,6 @@ class TransactionalProducer:
 #: A transaction is a row of small requests: with Nagle's algorithm one of them can wait 40 ms for an acknowledgement.
 #: A broker that was restarted is found again within a second, not ten.
 _DEFAULTS = {"socket.nagle.disable": True, "reconnect.backoff.max.ms": 1000}
-#: Nobody sees a row before its transaction ends, and `flush` waits for no lingering: so requests may become large.
-_OF_TRANSACTIONS = {"linger.ms": 100}
 #: What the protocol needs, whatever the user configures.
 _FIXED = {
     "enable.idempotence": True,
