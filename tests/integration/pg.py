@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,6 +63,14 @@ class Query:
         """The server's processes for holdfast's connections to this database."""
         activity = "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
         return {row[0] for row in self.select(f"{activity} AND application_name = 'holdfast'")}
+
+    def connected(self, count: int) -> set[int]:
+        """These, once there are so many: the server takes a moment to end one that was closed."""
+        deadline = time.monotonic() + 10
+        while len(found := self.connections()) != count and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert len(found) == count, found
+        return found
 
     @property
     def leftovers(self) -> list[str]:

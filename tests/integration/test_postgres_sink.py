@@ -100,17 +100,15 @@ def test_connections_are_kept_from_one_checkpoint_to_the_next_and_replaced_when_
 ) -> None:
     run = query.start(**options)
     run.run(0, batch(rows(1)))
-    first = query.connections()
+    first = query.connected(1)  # in production tasks have their own, in their own processes
     run.run(1, batch(rows(2)))
-    assert query.connections() == first
-    assert len(first) == 1  # in production tasks have their own, in their own processes
+    assert query.connected(1) == first
     for pid in first:
         execute(query.dsn, "SELECT pg_terminate_backend(%s, 5000)", pid)
     run.run(2, batch(rows(3)))
-    assert len(query.connections()) == 1
-    assert not query.connections() & first
+    assert not query.connected(1) & first
     run.close()
-    assert query.connections() == set()
+    query.connected(0)
     assert query.ids() == [1, 2, 3]
     assert query.leftovers == []
 
