@@ -115,6 +115,29 @@ class OneTransaction:
         producer.drop()
 
 
+def test_a_producer_knows_who_it_is_by_the_log_of_the_library(kafka: KafkaBroker) -> None:
+    """Right after it is initialised: its statistics come once a second, and a small task does not wait for them."""
+    name = f"who-{uuid.uuid4().hex}"
+    producers = [
+        TransactionalProducer({"bootstrap.servers": kafka.bootstrap, "transactional.id": name}, timeout=30)
+        for _ in range(2)
+    ]
+    try:
+        epochs = []
+        for producer in producers:
+            producer.initialise()
+            producer.failures()
+            assert producer._identity is not None
+            assert producer._identity._told == producer.identity()
+            with TransactionClient({"bootstrap.servers": kafka.bootstrap}) as client:
+                assert [t.ref for t in client.describe([name])] == [TransactionRef(name, *producer.identity())]
+            epochs.append(producer.identity()[1])
+        assert epochs[0] < epochs[1]
+    finally:
+        for producer in producers:
+            producer.drop()
+
+
 @pytest.mark.contract("P3")
 class TestEndTxn:
     """The table of facts.md, version 5: what each answer means is what the sink's commit rests on."""

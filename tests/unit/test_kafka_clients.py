@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import threading
-import time
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from holdfast.connectors.kafka.client.settings import admin, client_config
 from holdfast.connectors.kafka.client.topics import Topic
 from holdfast.connectors.kafka.client.transactions import OpenTransaction, TransactionClient, TransactionRef
 from holdfast.connectors.kafka.client.wire import TRANSACTION, Connection, NotYetError
+from holdfast.connectors.kafka.producer import identity
 from holdfast.connectors.kafka.producer.arrow import check_schema
 from holdfast.connectors.kafka.producer.rdkafka import TransactionalProducer
 from holdfast.connectors.kafka.producer.refusal import ProduceError, refusal
@@ -157,22 +158,43 @@ def test_a_task_that_cannot_begin_leaves_no_producer_in_its_worker(monkeypatch: 
 
 
 @pytest.mark.parametrize("identified", [True, False])
-def test_only_a_producer_that_must_tell_its_identity_makes_statistics(identified: bool) -> None:
-    """They would pile up in the memory of a worker while nobody polls a producer that is kept."""
+def test_only_a_producer_that_must_tell_its_identity_tells_anything(identified: bool, monkeypatch) -> None:
+    """Statistics and log lines would pile up in the memory of a worker while nobody polls a producer that is kept."""
+    made, new = [], TransactionalProducer._new
+    monkeypatch.setattr(TransactionalProducer, "_new", lambda self, config: made.append(config) or new(self, config))
     producer = TransactionalProducer(
         {"bootstrap.servers": NOWHERE, "transactional.id": "t"}, timeout=0.1, identified=identified
     )
     try:
-        end = time.monotonic() + (10 if identified else 0.2)
-        while not producer._latest and time.monotonic() < end:
-            producer.failures()
-            time.sleep(0.01)
-        assert bool(producer._latest) is identified
+        assert [(bool(c["statistics.interval.ms"]), bool(c["log_level"])) for c in made] == [(identified, identified)]
         if identified:
             with pytest.raises(ProduceError, match="did not tell the producer id in time"):
                 producer.identity()
     finally:
         producer.drop()
+
+
+class TestIdentity:
+    def test_the_log_tells_it_and_each_change_of_it(self) -> None:
+        found = identity.Identity()
+        assert found.known is None
+        found._log(0, 7, b"GETPID", b"TxnCoordinator/1: Acquiring ProducerId")
+        found._log(0, 4, b"GETPID", b"Acquired invalid PID{-1,-1}: ignoring")
+        assert found.known is None
+        found._log(0, 7, b"GETPID", b"Acquired PID{Id:4000,Epoch:0}")
+        assert found.known == (4000, 0)
+        found._log(0, 7, b"GETPID", b"[thrd:main]: Acquired PID{Id:4000,Epoch:2} (previous PID{Id:4000,Epoch:1})")
+        assert found.known == (4000, 2)
+
+    def test_a_log_that_is_worded_otherwise_leaves_it_to_the_statistics(self) -> None:
+        found = identity.Identity()
+        for told, known in [
+            (b'{"eos": {"producer_id": -1, "producer_epoch": -1}}', None),
+            (b'{"eos": {"producer_id": 7, "producer_epoch": 3}}', (7, 3)),
+        ]:
+            text = ctypes.create_string_buffer(told)
+            found._statistics(0, ctypes.addressof(text), len(told), 0)
+            assert found.known == known
 
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

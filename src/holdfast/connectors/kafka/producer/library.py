@@ -27,6 +27,7 @@ PARTITION_UA = -1
 _UNKNOWN = -2
 DELIVERY = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
 STATISTICS = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p)
+LOG = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_char_p)
 
 
 class TopicPartition(ctypes.Structure):
@@ -76,6 +77,8 @@ def library() -> ctypes.CDLL:
         "rd_kafka_conf_set": (c_int, [c_void_p, c_char_p, c_char_p, c_char_p, c_size_t]),
         "rd_kafka_conf_set_dr_msg_cb": (None, [c_void_p, DELIVERY]),
         "rd_kafka_conf_set_stats_cb": (None, [c_void_p, STATISTICS]),
+        "rd_kafka_conf_set_log_cb": (None, [c_void_p, LOG]),
+        "rd_kafka_set_log_queue": (c_int, [c_void_p, c_void_p]),
         "rd_kafka_conf_destroy": (None, [c_void_p]),
         "rd_kafka_new": (c_void_p, [c_int, c_void_p, c_char_p, c_size_t]),
         "rd_kafka_destroy": (None, [c_void_p]),

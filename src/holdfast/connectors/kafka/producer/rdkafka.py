@@ -6,7 +6,6 @@ So rows go from Arrow buffers into it without a Python object a row.
 from __future__ import annotations
 
 import ctypes
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,11 +17,10 @@ import numpy.typing as npt
 
 from holdfast.connectors.kafka.client.denied import TRANSACTIONAL_ID, denied
 from holdfast.connectors.kafka.client.security import without_secrets
-from holdfast.connectors.kafka.producer import headers
+from holdfast.connectors.kafka.producer import headers, identity
 from holdfast.connectors.kafka.producer.library import (
     DELIVERY,
     PARTITION_UA,
-    STATISTICS,
     Metadata,
     TopicPartition,
     library,
@@ -40,7 +38,7 @@ _PURGED = (-151, -152)
 _NO_LEADER = 5
 _NOT_YET = (3, _NO_LEADER)
 _COPY, _PARTITION = 0x2, 0x8
-#: How often librdkafka tells its statistics, and how long to wait when its queue is full: it tells of errors only.
+#: How long to wait for what librdkafka will tell, and when its queue is full: it tells of errors only.
 _TOLD_MS, _FULL_MS = 10, 10
 #: How long a wait for the rows sleeps at a time: nothing wakes it when they have arrived. So a short wait looks often.
 _LEAST_MS, _MOST_MS = 1, 10
@@ -62,7 +60,7 @@ class TransactionalProducer:
         waits: bool = True,
         owner: str = "this client",
     ) -> None:
-        """Only an `identified` one can tell its `identity`; the others are spared the statistics it comes from.
+        """Only an `identified` one can tell its `identity`; the others are spared the log and statistics it comes from.
 
         One that never `waits` may lose rows without an error (see `_in_turn`).
         """
@@ -72,8 +70,7 @@ class TransactionalProducer:
         self._timeout = int(timeout * 1000)
         self._failed = 0
         self._first_failure = 0
-        self._identified = identified
-        self._latest = b""
+        self._identity = identity.Identity() if identified else None
         #: a call of the library has not come back and never may
         self._stuck = False
         self._topics: dict[str, int] = {}
@@ -83,11 +80,11 @@ class TransactionalProducer:
         self._waits = waits
         #: Where librdkafka places the rows, nobody can see to it that a partition's first request is alone.
         self._one_request = waits and config.get("partitioner", MURMUR2_RANDOM) != MURMUR2_RANDOM
-        # The callbacks must live as long as the producer.
-        self._on_delivery, self._on_statistics = DELIVERY(self._delivered), STATISTICS(self._statistics)
-        told = _TOLD_MS if identified else 0
+        # The callback must live as long as the producer.
+        self._on_delivery = DELIVERY(self._delivered)
+        told = identity.SETTINGS if identified else {"statistics.interval.ms": 0}
         alone = {"max.in.flight.requests.per.connection": 1} if self._one_request else {}
-        self._handle: int | None = self._new({**_DEFAULTS, **config, **_FIXED, **alone, "statistics.interval.ms": told})
+        self._handle: int | None = self._new({**_DEFAULTS, **config, **_FIXED, **alone, **told})
 
     def _new(self, config: Mapping[str, Any]) -> int:
         lib, problem = self._lib, ctypes.create_string_buffer(512)
@@ -99,22 +96,20 @@ class TransactionalProducer:
                 # Only the key: the value may be a password.
                 raise ConfigError(f"config: librdkafka does not take {key!r} or its value")
         lib.rd_kafka_conf_set_dr_msg_cb(conf, self._on_delivery)
-        lib.rd_kafka_conf_set_stats_cb(conf, self._on_statistics)
+        if self._identity is not None:
+            self._identity.listen(lib, conf)
         handle = lib.rd_kafka_new(0, conf, problem, len(problem))
         if not handle:
             lib.rd_kafka_conf_destroy(conf)
             raise ConfigError(f"config: {without_secrets(problem.value.decode(errors='replace'), config)}")
+        if self._identity is not None:
+            lib.rd_kafka_set_log_queue(handle, None)  # that of all callbacks: they come when it is polled
         return int(handle)
 
     def _delivered(self, _rk: int, message: int, _opaque: int) -> None:
         """Called for failed rows only (`delivery.report.only.error`)."""
         self._failed += 1
         self._first_failure = self._first_failure or ctypes.cast(message, POINTER(c_int))[0]
-
-    def _statistics(self, _rk: int, text: int, length: int, _opaque: int) -> int:
-        # Kept as it is: only the last one is read, and with many partitions they are large.
-        self._latest = ctypes.string_at(text, length)
-        return 0
 
     # -- transactions -----------------------------------------------------------------------------------------------
 
@@ -128,14 +123,13 @@ class TransactionalProducer:
         self._check(self._lib.rd_kafka_begin_transaction(self._handle), "begin")
 
     def identity(self) -> tuple[int, int]:
-        """(producer id, epoch) after `initialise`. Asked at the end of a task, it need not wait."""
-        assert self._identified
+        """(producer id, epoch) after `initialise`; it need not wait."""
+        assert self._identity is not None
         deadline = time.monotonic() + self._timeout / 1000
         while True:
             self._lib.rd_kafka_poll(self._handle, 0)
-            eos = json.loads(self._latest or b"{}").get("eos", {})
-            if eos.get("producer_id", -1) >= 0:
-                return int(eos["producer_id"]), int(eos["producer_epoch"])
+            if self._identity.known is not None:
+                return self._identity.known
             if time.monotonic() > deadline:
                 raise ProduceError(f"{self._where}: librdkafka did not tell the producer id in time; try again")
             self._lib.rd_kafka_poll(self._handle, _TOLD_MS)
