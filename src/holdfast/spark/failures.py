@@ -46,12 +46,15 @@ class SparkGoneError(EngineError):
 
 @contextmanager
 def asking_spark() -> Iterator[None]:
-    """A call into Spark; an error of Spark's own goes up as it is."""
+    """A call into Spark; an error of Spark's own goes up as it is.
+
+    When Java dies in the middle of one, its end of a socket is closed, resets what it is sent, or has ended early.
+    """
     try:
         yield
     except Py4JJavaError:
         raise
-    except (Py4JError, ConnectionError) as error:
+    except (Py4JError, ConnectionError, EOFError) as error:
         raise SparkGoneError from error
 
 

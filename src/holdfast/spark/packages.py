@@ -16,7 +16,7 @@ from holdfast.core.version import __version__
 from holdfast.errors import ConfigError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark import look, private
-from holdfast.spark.failures import failure_of
+from holdfast.spark.failures import SparkGoneError, asking_spark, failure_of
 from holdfast.spark.shared import is_cluster, lookers
 
 #: extra -> the modules that it brings and tasks import
@@ -50,7 +50,10 @@ def prove_packages(context: SparkContext, sinks: Sequence[TwoPhaseCommitSink], l
 def _ask(context: SparkContext, task: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
     count = lookers(context)
     try:
-        return context.parallelize(range(count), count).map(task).collect()
+        with asking_spark():
+            return context.parallelize(range(count), count).map(task).collect()
+    except SparkGoneError:
+        raise
     except Exception as error:
         other = _OTHER_PYTHON.search(str(error))
         if other is None:

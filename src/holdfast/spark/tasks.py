@@ -28,7 +28,7 @@ from holdfast.errors import EngineError, HoldfastError
 from holdfast.sinks.selection import WHOLE, Selections
 from holdfast.sinks.subtask import digest_partition, make_task, write_subtask
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
-from holdfast.spark.failures import QueryFailedError, interrupted, marked, reason, restored
+from holdfast.spark.failures import QueryFailedError, asking_spark, interrupted, marked, reason, restored
 from holdfast.spark.partitions import PartitionFunction, PlanReader, each_partition
 
 Item = TypeVar("Item")
@@ -46,6 +46,7 @@ class SparkBatch:
         self._frame, self._batch_id, self._query = frame, batch_id, query
         self._selections, self._letters = selections, letters
 
+    @asking_spark()
     def write(
         self,
         run: Run,
@@ -90,6 +91,7 @@ class SparkBatch:
         self._query.batches.learn(reports)
         return reports
 
+    @asking_spark()
     def digests(self, sink: str) -> list[Replayed]:
         """See holdfast.checkpoint.ports.Batch."""
         selection = self._selections.get(sink, WHOLE)
@@ -108,7 +110,7 @@ class SparkBatch:
         function = _knowing_stores(function)
         plan = self._query.plan(self._frame, self._batch_id)
         try:
-            with restored():
+            with restored(), asking_spark():
                 return each_partition(self._frame, plan, function)
         except HoldfastError:
             raise
@@ -124,6 +126,7 @@ class SparkBatch:
                 "it again if the reason is gone"
             ) from error
 
+    @asking_spark()
     def drain(self) -> None:
         """Run the batch into nothing."""
         self._frame.write.format("noop").mode("overwrite").save()
@@ -203,6 +206,7 @@ class SparkTasks:
             return function(item)
         return self.map(function, [item])[0]
 
+    @asking_spark()
     def _map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         answers = self._context.parallelize(items, len(items)).map(_Guarded(function)).collect()
         failures = [error for kind, error in answers if kind == "error"]
