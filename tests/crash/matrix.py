@@ -3,7 +3,8 @@
 
 All cases take hours. With `--results FILE` each case adds a line of JSON to the file when it ends (its outcome, the
 seconds it took, the commit it ran on), and a case that the file says has passed is not run again: a run that was cut
-off goes on where it was. What a failed case left is kept beside the file.
+off goes on where it was. What a failed case left is kept beside the file. The files in `tests/crash/results` are the
+runs that docs/deploy/overview.md tells of.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ from tests.servers.kafka_cluster import KafkaCluster
 from tests.servers.postgres import PostgresServer
 from tests.servers.s3_stores import Moto, Versity
 from tests.servers.spark_cluster import SparkCluster
+
+#: Results of long runs that are kept with the code: <suite>.jsonl
+KEPT = Path(__file__).parent / "results"
 
 
 class Servers:
@@ -208,10 +212,14 @@ def run_all(wanted: list[Case], servers: Servers, results: Results, seconds: flo
 
 
 def commit_of_source() -> str:
-    """What the case is run on; "+" when there are changes that no commit has."""
-    command = ["git", "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
+    """What the case is run on; "+" when there are changes that no commit has, other than results."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{KEPT.relative_to(ROOT)}")
+    commit = git("describe", "--always", "--abbrev=10", "--exclude=*")
+    return f"{commit}{'+' if changed else ''}" if commit else "unknown"
 
 
 def print_table(cases: list[Case], results: Results) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.crash import matrix
-from tests.crash.harness import Work
+from tests.crash.cases import SUITES
+from tests.crash.harness import ROOT, Work
 from tests.crash.scenarios import Case
 
 
@@ -81,3 +82,16 @@ def test_cases_are_chosen_by_sink_in_that_order() -> None:
     assert [c.id for c in matrix.choose(cases, "kill", [])] == ["01-sqlite-kill", "01-files-kill"]
     with pytest.raises(SystemExit):
         matrix.arguments(["--sinks", "fils"])
+
+
+@pytest.mark.parametrize("suite", ["cluster", "s3"])
+def test_what_the_docs_say_of_a_long_run_is_what_its_kept_results_say(suite: str) -> None:
+    cases = SUITES[suite][0]
+    noted = matrix.Results(matrix.KEPT / f"{suite}.jsonl")
+    passed = sum(map(noted.passed, cases))
+    failed = [case.id for case in cases if case.id in noted.last and not noted.passed(case)]
+    told = next(
+        line for line in (ROOT / "docs/deploy/overview.md").read_text().splitlines() if f"results/{suite}.jsonl" in line
+    )
+    assert f"{passed} of its {len(cases)} cases" in told
+    assert all(f"`{name}`" in told for name in failed), "a case that failed is told by its name"
