@@ -193,6 +193,10 @@ def decommissioned(fault: str, then: Callable[[Work, Driver], None] = ended_well
 
 
 def _killed(work: Work, driver: Driver) -> None:
+    """Between decision and commit, and not before its Java has seen the executor go: a dead one sees nothing."""
+    wait_until_stopped(driver)
+    wait_for(lambda: removed(work) >= 1, "the decommissioned executor goes")
+    driver.send_signal(signal.SIGKILL)
     assert driver.wait(300) == -signal.SIGKILL, work.log()
 
 
@@ -221,7 +225,7 @@ def _column(sink: str) -> dict[str, Scenario]:
         "dynamic allocation": executors_released,
         "decommissioned": decommissioned("task.write=stop"),
         "driver killed": driver_killed,
-        "decommissioned, driver killed": decommissioned("task.write=stop,decision=kill-after@2", _killed),
+        "decommissioned, driver killed": decommissioned("task.write=stop,decision=stop-after@2", _killed),
     }
     if sink in DELIVERED_BY_TASKS:
         ways["in a delivery"] = executors_killed("commit.subtask=stop")
