@@ -84,3 +84,22 @@ def test_an_error_of_sparks_own_is_not_taken_for_its_end(monkeypatch: pytest.Mon
 
     with pytest.raises(QueryFailedError, match="boom"):
         batch_of(Told(), monkeypatch).digests("sink")
+
+
+def test_an_endpoint_that_refuses_is_not_taken_for_the_end_of_spark() -> None:
+    """What a delivery raised in a task comes back as itself."""
+    refused = ConnectionRefusedError(111, "the endpoint is away")
+
+    class Answers:
+        def parallelize(self, *_: Any) -> Answers:
+            return self
+
+        map = parallelize
+
+        def collect(self) -> list[tuple[str, Exception]]:
+            return [("error", refused)]
+
+    context: Any = Answers()
+    with pytest.raises(ConnectionRefusedError) as raised:
+        SparkTasks(context).map(str, [1])
+    assert raised.value is refused

@@ -206,9 +206,9 @@ class SparkTasks:
             return function(item)
         return self.map(function, [item])[0]
 
-    @asking_spark()
     def _map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        answers = self._context.parallelize(items, len(items)).map(_Guarded(function)).collect()
+        with asking_spark():  # and not around what the function raised, which may be an endpoint that hung up
+            answers = self._context.parallelize(items, len(items)).map(_Guarded(function)).collect()
         failures = [error for kind, error in answers if kind == "error"]
         if failures:
             raise failures[0]
