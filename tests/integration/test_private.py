@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import re
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ from holdfast.errors import ConfigError
 from holdfast.spark import private
 from holdfast.spark.checkpoint_files import SETTING, quick_files
 from holdfast.spark.query import HoldfastQuery
+from holdfast.spark.stream import HoldfastWriter
 from tests.integration.helpers import add_file, ids, read_files
 from tests.integration.test_failures import Slow, until
 
@@ -78,7 +81,11 @@ def test_this_spark_has_every_interface(spark, rows, monkeypatch) -> None:
 
     monkeypatch.setattr(private.interfaces, "use", use)
     monkeypatch.setattr(private.interfaces, "missed", set())
+    kinds: list[object] = []
+    ours = HoldfastWriter._sq
+    monkeypatch.setattr(HoldfastWriter, "_sq", lambda writer, query: kinds.append(query) or ours(writer, query))
     assert deliver(spark, rows) == list(range(80))
+    assert len(kinds) == 1, "Spark no longer asks DataStreamWriter._sq for the kind of query"
     writer = read_files(spark, rows / "in").writeStream.format("noop")
     query = writer.option("checkpointLocation", f"{rows}/noop").start()
     query.processAllAvailable()
@@ -115,15 +122,11 @@ def test_without_it_the_same_rows_arrive(spark, rows, without, name) -> None:
 
 
 def test_without_sparks_choice_of_query_it_is_wrapped(spark, rows, monkeypatch) -> None:
-    from holdfast.spark.stream import HoldfastWriter
-
     monkeypatch.delattr(HoldfastWriter, "_sq")
     assert deliver(spark, rows) == list(range(80))
 
 
 def test_without_what_a_query_is_made_of_a_start_says_so_and_nothing_runs(spark, rows, without, monkeypatch) -> None:
-    from holdfast.spark.stream import HoldfastWriter
-
     monkeypatch.delattr(HoldfastWriter, "_sq")
     without("StreamingQuery._jsq")
     with pytest.raises(ConfigError, match="cannot follow the queries of this version of Spark"):
@@ -166,10 +169,25 @@ def test_without_a_writer_to_extend_connect_has_another_way(without) -> None:
         private.fill_writer(object(), object())
 
 
-def test_without_pickling_by_value_modules_must_be_importable(without) -> None:
-    asked = without("cloudpickle.register_pickle_by_value")
-    private.pickle_by_value(errors)
-    assert asked
+def test_without_sparks_cloudpickle_that_of_pypi_pickles(without) -> None:
+    asked = without("pyspark.cloudpickle")
+    module = ModuleType("beside_a_job_file")
+    exec("def double(number): return 2 * number", vars(module))
+    sys.modules[module.__name__] = module
+    try:
+        with private.by_value(module):
+            made = private.pickled(module.double)
+    finally:
+        del sys.modules[module.__name__]
+    assert pickle.loads(made)(4) == 8
+    assert set(asked) == {"pyspark.cloudpickle"}
+
+
+def test_without_sparks_serializer_of_bytes_the_same_rows_arrive(spark, rows, monkeypatch) -> None:
+    monkeypatch.setattr(private.interfaces, "missed", set())
+    monkeypatch.delattr("pyspark.serializers.NoOpSerializer")
+    assert deliver(spark, rows) == list(range(80))
+    assert private.interfaces.missed == {"Dataset.toArrowBatchRdd"}
 
 
 def test_without_an_interrupt_the_query_ends_and_tells(spark, rows, without) -> None:
@@ -245,7 +263,7 @@ def test_what_is_missing_is_told_once_and_what_spark_says_goes_up(spark, caplog,
 def test_nothing_else_of_holdfast_touches_what_is_private() -> None:
     names = re.compile(
         r"\._(?:j[a-z]+|sc|sq|gateway|ensure_initialized|active_spark_context|instantiatedSession|activeSession)\b"
-        r"|to_arrow_schema|NoOpSerializer|register_pickle_by_value|FileSystemBasedCheckpointFileManager"
+        r"|to_arrow_schema|NoOpSerializer|pyspark(?:\.| import )cloudpickle|FileSystemBasedCheckpointFileManager"
         r"|pyspark\.daemon import|\bvars\([^)]*writeStream|\.splitlines\(\)\[2:\]"
     )
     found = {

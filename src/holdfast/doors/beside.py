@@ -20,13 +20,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pyspark import cloudpickle
-
 from holdfast.doors import talk
 from holdfast.doors.jvm import Jvm
 from holdfast.doors.orders import Answer
 from holdfast.doors.run import DoorRun
 from holdfast.errors import EngineError, HoldfastError, first_line
+from holdfast.spark.private import pickled
 from holdfast.spark.running import LOOK, TICK
 
 logger = logging.getLogger("holdfast")
@@ -73,7 +72,7 @@ class Beside:
         if self._run is None:
             self._run = DoorRun(options, schema)
         order = self._run.begin()
-        return {"order": base64.b64encode(cloudpickle.dumps(order)).decode()}  # type: ignore[no-untyped-call]
+        return {"order": base64.b64encode(pickled(order)).decode()}
 
     def _commit(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if self._run is None or self._failure is not None:

@@ -50,12 +50,11 @@ def packed(order: Order) -> bytes:
     from holdfast.doors import parcel
     from holdfast.spark import look as looking
     from holdfast.spark.failures import MARK
-    from holdfast.spark.packages import cloudpickle, extras_of, modules_of, ours
-    from holdfast.spark.private import by_value
+    from holdfast.spark.packages import extras_of, modules_of, ours
+    from holdfast.spark.private import by_value, pickled
 
     sinks = [getattr(sink, "template", sink) for sink in order.sinks or ()]
     extras = extras_of(sinks, order.run.location)
-    body = cloudpickle.dumps(order)
+    body = pickled(order)
     with by_value(parcel, looking):
-        found: bytes = cloudpickle.dumps(Parcel(body, modules_of(extras), extras, ours(), __version__, MARK))
-    return found
+        return pickled(Parcel(body, modules_of(extras), extras, ours(), __version__, MARK))

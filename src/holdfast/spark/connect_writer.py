@@ -10,7 +10,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.connect.streaming.query import StreamingQuery
 from pyspark.sql.connect.streaming.readwriter import DataStreamWriter
@@ -19,7 +18,7 @@ from holdfast.errors import ConfigError
 from holdfast.sinks.dead_letters import DeadLetters
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark.connect import FORMAT, HANDED, TAKE_OVER
-from holdfast.spark.private import fill_writer
+from holdfast.spark.private import fill_writer, pickled
 from holdfast.spark.refusals import Refusals
 
 logger = logging.getLogger("holdfast")
@@ -49,7 +48,7 @@ class ConnectWriter(Refusals, DataStreamWriter):
         super().option("name", name)
         super().option("checkpointLocation", location)
         super().option(TAKE_OVER, bool(settings["take_over"]))
-        super().option(HANDED, base64.b64encode(cloudpickle.dumps(made)).decode())  # type: ignore[no-untyped-call]
+        super().option(HANDED, base64.b64encode(pickled(made)).decode())
 
     def outputMode(self, outputMode: str) -> DataStreamWriter:
         """See DataStreamWriter; append only."""

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from pyspark import SparkContext
-from pyspark import cloudpickle as sparks_pickle
 
 from holdfast import errors
 from holdfast.checkpoint.clients import extra_for
@@ -30,8 +29,6 @@ MODULES: Mapping[str, tuple[str, ...]] = {
 }
 #: What every task imports.
 ALWAYS = ("pyarrow", "holdfast")
-#: It has no types.
-cloudpickle: Any = sparks_pickle
 _OTHER_PYTHON = re.compile(r"PYTHON_VERSION_MISMATCH\]?\s*(.*?)(?:\n|$)")
 
 
@@ -42,7 +39,7 @@ def prove_packages(context: SparkContext, sinks: Sequence[TwoPhaseCommitSink], l
     plain = [getattr(sink, "template", sink) for sink in sinks]
     extras = extras_of(plain, location)
     with private.by_value(look):
-        found = _ask(context, partial(look.look, modules_of(extras), cloudpickle.dumps(plain)))
+        found = _ask(context, partial(look.look, modules_of(extras), private.pickled(plain)))
     for seen in found:
         check(seen, extras)
 

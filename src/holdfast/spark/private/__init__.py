@@ -24,6 +24,7 @@ from holdfast.spark.private.java import is_classic as is_classic
 from holdfast.spark.private.java import java_query as java_query
 from holdfast.spark.private.java import pause as pause
 from holdfast.spark.private.java import pickle_by_value as pickle_by_value
+from holdfast.spark.private.java import pickled as pickled
 from holdfast.spark.private.java import qualified as qualified
 from holdfast.spark.private.java import settings_of as settings_of
 from holdfast.spark.private.java import stop_java as stop_java

@@ -31,7 +31,7 @@ INTERFACES: Mapping[str, str] = {
     "DataStreamWriter._sq": "the kind of query that start() gives; without it the query is wrapped",
     "StreamingQuery._jsq": "what a query is wrapped around; without it, and without _sq, a start says so and stops",
     "connect.DataStreamWriter": "a writer of Spark Connect that is ours; without it format('holdfast') must be used",
-    "cloudpickle.register_pickle_by_value": "modules beside a job file; without it tasks must import them",
+    "pyspark.cloudpickle": "orders for tasks, modules beside a job file; without it PyPI's, and tasks import modules",
     "FileSystemBasedCheckpointFileManager": "Spark's quick way to write its own files; without it, its usual one",
     "pyspark.daemon.manager": "a daemon of workers that has imported; without it Spark's own is started in its place",
     "hadoop.fs.Path": "a location without a scheme; without it, one with a scheme must be given",
@@ -54,7 +54,7 @@ def use(name: str, ask: Callable[[], T], otherwise: Callable[[], T]) -> T:
         return ask()
     except (Py4JJavaError, Py4JNetworkError):
         raise
-    except (Py4JError, AttributeError, TypeError) as error:
+    except (Py4JError, AttributeError, TypeError, ImportError) as error:
         if name not in missed:
             missed.add(name)
             logger.warning("this Spark has no %s (%s): %s", name, error, INTERFACES[name])

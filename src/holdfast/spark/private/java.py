@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -170,17 +171,27 @@ def fill_writer(writer: Any, made: Any) -> None:
 
 def pickle_by_value(module: ModuleType, *, forget: bool = False) -> None:
     """Let tasks get what is in a module that they cannot import; or no more, with `forget`."""
+    if forget:
+        _cloudpickle().unregister_pickle_by_value(module)
+    else:
+        _cloudpickle().register_pickle_by_value(module)
 
-    def use() -> None:
-        from pyspark import cloudpickle as sparks_pickle
 
-        cloudpickle: Any = sparks_pickle  # it has no types
-        if forget:
-            cloudpickle.unregister_pickle_by_value(module)
-        else:
-            cloudpickle.register_pickle_by_value(module)
+def pickled(thing: Any) -> bytes:
+    """As Spark pickles what its tasks are given."""
+    made: bytes = _cloudpickle().dumps(thing)
+    return made
 
-    interfaces.use("cloudpickle.register_pickle_by_value", use, lambda: None)
+
+def _cloudpickle() -> Any:
+    """Spark's own copy, which has no types: what is registered there also holds for its closures."""
+
+    def otherwise() -> Any:
+        import cloudpickle
+
+        return cloudpickle
+
+    return interfaces.use("pyspark.cloudpickle", lambda: importlib.import_module("pyspark.cloudpickle"), otherwise)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark import RDD, SparkContext
-from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import ConfigError
@@ -56,6 +55,8 @@ def plan_rows(frame: DataFrame, plan: Any) -> RDD[bytes] | None:
     """The rows of a plan as Arrow messages without their schema; None where the frame must do."""
 
     def use() -> RDD[bytes]:
+        from pyspark.serializers import NoOpSerializer
+
         return RDD(frame._jdf.toArrowBatchRdd(plan).toJavaRDD(), frame.sparkSession.sparkContext, NoOpSerializer())
 
     return interfaces.use("Dataset.toArrowBatchRdd", use, lambda: None)
