@@ -72,7 +72,7 @@ def fill_in(document: Document, environment: Mapping[str, str] = os.environ) -> 
         if isinstance(value, list):
             return [walk(item, (*place, number)) for number, item in enumerate(value)]
         if isinstance(value, str) and "${" in value:
-            return _REFERENCE.sub(lambda match: _resolve(match, document, place, environment, secrets), value)
+            return _REFERENCE.sub(lambda match: _substitute(match, document, place, environment, secrets), value)
         return value
 
     filled = walk(document.data, ())
@@ -80,7 +80,7 @@ def fill_in(document: Document, environment: Mapping[str, str] = os.environ) -> 
     return filled, secrets
 
 
-def _resolve(
+def _substitute(
     match: re.Match[str], document: Document, place: Place, environment: Mapping[str, str], secrets: Secrets
 ) -> str:
     escaped, inner = match.groups()

@@ -8,10 +8,13 @@ back. Spark computes the condition in the one pass (`holdfast.spark.routes`), an
 from __future__ import annotations
 
 import hashlib
+from datetime import timedelta
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.core.options import Rule
 from holdfast.core.units import parse_duration
 from holdfast.errors import ConfigError
 
@@ -21,14 +24,24 @@ DELETED = "__holdfast_deleted"
 LONGEST = 20 * 365 * 86400
 
 
-def check_delete_when(delete_when: str | None, keep_deletes: object = "7d", *, upsert: bool = True) -> float:
-    """The seconds for which deletes are remembered; ConfigError for options that say nothing."""
+def _can_be_kept(value: Any) -> bool:
+    try:
+        seconds = parse_duration("keep_deletes", value)
+    except ConfigError:
+        return False
+    return seconds is not None and 1 <= seconds <= LONGEST
+
+
+KeepDeletes = Annotated[
+    float | str | timedelta, Rule('a duration from "1s" to 20 years, such as "7d", or seconds', _can_be_kept)
+]
+
+
+def check_delete_when(delete_when: str | None, keep_deletes: KeepDeletes, *, upsert: bool = True) -> float:
+    """The seconds for which deletes are remembered; ConfigError for an option that says nothing."""
     if delete_when is not None and not upsert:
         raise ConfigError("delete_when belongs to mode='upsert': other modes append every row")
-    seconds = parse_duration("keep_deletes", keep_deletes)
-    if seconds is None or not 1 <= seconds <= LONGEST:
-        raise ConfigError(f'keep_deletes must be a duration from "1s" to 20 years, such as "7d", not {keep_deletes!r}')
-    return seconds
+    return parse_duration("keep_deletes", keep_deletes) or 0.0
 
 
 def without(sink: str, schema: pa.Schema, delete_when: str | None) -> pa.Schema:

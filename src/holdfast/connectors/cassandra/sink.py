@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -36,7 +35,7 @@ from holdfast.core.options import Condition, Limit, checked, one_of, text, whole
 from holdfast.core.units import parse_size
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
-from holdfast.sinks.deletes import check_delete_when, split, without
+from holdfast.sinks.deletes import KeepDeletes, check_delete_when, split, without
 from holdfast.sinks.keys import FindDuplicates, LastRows, only
 from holdfast.sinks.order import check_order_by
 from holdfast.sinks.pattern import MAX_TARGETS, Targets, parse_pattern
@@ -83,7 +82,7 @@ class CassandraSink(WriteAheadSink):
         committer: CheckpointCommitter | None = None,
         order_by: Annotated[str, text("the name of a column")] | None = None,
         delete_when: Condition | None = None,
-        keep_deletes: float | str | timedelta = "7d",
+        keep_deletes: KeepDeletes = "7d",
         schema_change: SchemaChange = FREEZE,
         nulls: Annotated[str, one_of(*NULLS)] = "write",
         consistency: Annotated[str, one_of(*CONSISTENCY)] = "LOCAL_QUORUM",

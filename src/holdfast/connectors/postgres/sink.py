@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -30,7 +29,7 @@ from holdfast.core.naming import Task, check_name
 from holdfast.core.options import SECONDS, SECRET, Columns, Condition, checked, one_of
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
-from holdfast.sinks.deletes import check_delete_when, without
+from holdfast.sinks.deletes import KeepDeletes, check_delete_when, without
 from holdfast.sinks.ledger import APPEND
 from holdfast.sinks.order import check_order_by
 from holdfast.sinks.pattern import MAX_TARGETS, Targets, parse_pattern
@@ -71,7 +70,7 @@ class PostgresSink(TwoPhaseCommitSink):
         key: Columns = (),
         order_by: str | None = None,
         delete_when: Condition | None = None,
-        keep_deletes: float | str | timedelta = "7d",
+        keep_deletes: KeepDeletes = "7d",
         schema_change: SchemaChange = FREEZE,
         create: bool = False,
         schema: str = "_holdfast",

@@ -6,7 +6,6 @@ import copy
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,7 +33,7 @@ from holdfast.core.options import Columns, Condition, checked, one_of
 from holdfast.core.paths import AnyPath, path_text
 from holdfast.errors import ConfigError, RowError
 from holdfast.sinks import wal
-from holdfast.sinks.deletes import DELETED, check_delete_when, marks, split, without
+from holdfast.sinks.deletes import DELETED, KeepDeletes, check_delete_when, marks, split, without
 from holdfast.sinks.keys import FindDuplicates
 from holdfast.sinks.ledger import APPEND, check_ledger, having
 from holdfast.sinks.order import MissingIndexError, check_order_by
@@ -105,7 +104,7 @@ class SqliteSink(StagedSink):
         key: Columns = (),
         order_by: str | None = None,
         delete_when: Condition | None = None,
-        keep_deletes: float | str | timedelta = "7d",
+        keep_deletes: KeepDeletes = "7d",
         schema_change: SchemaChange = FREEZE,
         max_targets: Targets = MAX_TARGETS,
         name: str | None = None,
