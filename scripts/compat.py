@@ -1,7 +1,8 @@
 """`make compat`: a chosen part of the tests on every Spark that pyproject.toml allows, each in its own environment.
 
 Environments are kept in the cache (`~/.cache/holdfast/compat`), made from requirements.lock with another pyspark. What
-each part said is written into the table in README.md, failures too; a test compares its versions with pyproject.toml.
+each part said is written into the table in README.md, failures too, with the commit that it ran on; a test compares its
+versions with pyproject.toml and looks for the commits in the history.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyspark
+from bench.report import commit
 from tests.servers.postgres import binaries
 
 from holdfast.spark.jars import cache_folder
@@ -153,10 +155,11 @@ def main() -> int:
     for version in chosen.versions:
         for part in chosen.part or PARTS:
             ran = run(version, part)
+            said = f"{ran.text}, {commit()}"
             failed = failed or not ran.ok
             day = datetime.now(UTC).date().isoformat()
             # At once, and also what failed: the table says what was seen, not what was hoped for.
-            README.write_text(table(README.read_text(encoding="utf-8"), version, part, ran.text, day), encoding="utf-8")
+            README.write_text(table(README.read_text(encoding="utf-8"), version, part, said, day), encoding="utf-8")
     text = README.read_text(encoding="utf-8")
     print(text[text.index(BEGIN) : text.index(END)])
     print("compat: something failed" if failed else "compat: all passed")

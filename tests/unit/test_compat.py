@@ -6,6 +6,7 @@ import re
 import tomllib
 
 import pytest
+from bench.tables import in_history
 from packaging.requirements import Requirement
 from scripts import compat
 
@@ -23,6 +24,10 @@ def test_r5_the_table_in_the_readme_has_every_part_on_each_of_these_versions_and
     table = text[text.index(compat.BEGIN) : text.index(compat.END)]
     assert set(re.findall(r"^\| (\d+\.\d+\.\d+) \|", table, re.M)) == set(compat.VERSIONS), "run `make compat`"
     assert compat.NOT_RUN not in table and "failed" not in table, "run `make compat`"
+    for line in table.splitlines()[3:]:
+        for cell in line[2:-2].split(" | ")[1:-1]:
+            ran_on = cell.rpartition(", ")[2]
+            assert in_history(ran_on), f"{cell}: not at a commit of this repository: run `make compat`"
 
 
 def test_every_test_of_a_part_is_there() -> None:
