@@ -263,7 +263,6 @@ def columns(draw: st.DrawFn, length: int, depth: int = 2) -> pa.Array:
 @pytest.mark.parametrize("target", TARGETS)
 @settings(
     max_examples=120,
-    derandomize=True,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -289,6 +289,11 @@ TESTED = (
     "flink.md",
     "spark-doors.md",
     "savepoints.md",
+    # tests/integration/test_docs_stores.py
+    "postgres.md",
+    "cassandra.md",
+    "sqlite.md",
+    "schema-changes.md",
 )
 
 

@@ -196,7 +196,7 @@ class TestTopics:
         produce(kafka, one, range(8, 16), partitions=4)
         assert run(read(spark, kafka, one, **options), tmp_path) == list(range(16))
 
-    def test_k6_a_new_topic_that_fits_the_pattern_is_read_while_the_query_runs(
+    def test_k6_new_topics_that_fit_the_pattern_and_new_partitions_are_read_while_the_query_runs(
         self, spark, kafka, topic: Make, tmp_path
     ) -> None:
         prefix = f"q{time.monotonic_ns()}"
@@ -216,6 +216,11 @@ class TestTopics:
             produce(kafka, two, range(4, 8))
             assert eventually(lambda: ids(tmp_path / "out.db") == list(range(8)))
             assert eventually(lambda: committed(kafka, f"g-{one}", two) == [2, 2]), "the group knows it too"
+            admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+            admin.create_partitions([NewPartitions(one, 4)])[one].result(60)
+            assert eventually(lambda: len(admin.list_topics(one, timeout=60).topics[one].partitions) == 4)
+            produce(kafka, one, range(8, 16), partitions=4)
+            assert eventually(lambda: ids(tmp_path / "out.db") == list(range(16)))
         finally:
             query.stop()
 

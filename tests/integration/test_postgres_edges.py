@@ -264,7 +264,7 @@ def look_at_edges(dsn: str, tmp_path: Path, name: str, **options: str) -> None:
     [(name, "server") for name, case in CASES.items() if not case.drawn.is_empty]
     + [(name, "log") for name in PROVABLE if not CASES[name].drawn.is_empty],
 )
-@settings(max_examples=12, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_d1_any_value_is_refused_by_column_or_read_back_equal(
     dsn: str, columns: Callable[[str, str], Column], name: str, stage: str, data: st.DataObject

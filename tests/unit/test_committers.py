@@ -132,7 +132,9 @@ def test_c4_a_thousand_checkpoints_leave_as_little_as_one(make: Make, tmp_path: 
     for checkpoint_id in range(1, 1000):
         committer.commit_checkpoint(checkpoint_id % 3, checkpoint_id)
     files, size = kept()
-    assert files <= first[0] and size <= max(first[1], 64 * 1024)
+    # A database has pages and a log of them that it reuses; a file of marks has the newest mark and no other.
+    most = first[1] if isinstance(committer, FileCheckpointCommitter) else max(first[1], 64 * 1024)
+    assert files <= first[0] and size <= most
     committer.close()
     assert kept()[0] >= 1, "close deletes nothing"
 

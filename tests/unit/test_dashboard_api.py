@@ -37,7 +37,6 @@ schema = schemathesis.pytest.from_fixture("described").exclude(path="/api/events
 @settings(
     max_examples=15,
     deadline=None,
-    derandomize=True,
     database=None,
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=list(HealthCheck),
