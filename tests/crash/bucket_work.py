@@ -21,11 +21,18 @@ class BucketWork(Work):
         self._server, self._bucket = server, f"crash-{uuid.uuid4().hex[:8]}"
         server.new_bucket(self._bucket)
         self.shared_conf = server.spark_conf()
+        self._bad_days = server.bad_days()
 
     def start(self, fault: str = "", **spec: Any) -> Driver:
         """See Work."""
         conf = {**self.shared_conf, **spec.pop("conf", {})}
         return super().start(fault, checkpoint=self._server.location(self._bucket, "checkpoint"), conf=conf, **spec)
+
+    def assert_clean(self, *, resent: int = 0) -> None:
+        """See Work; and the store was as bad as it should be: a case that it spared shows nothing."""
+        super().assert_clean(resent=resent)
+        suffered = {name: count - self._bad_days[name] for name, count in self._server.bad_days().items()}
+        assert all(suffered.values()), f"the proxy before the store struck too seldom: {suffered}"
 
     @property
     def log_folder(self) -> Path:

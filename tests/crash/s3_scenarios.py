@@ -33,6 +33,7 @@ def two_drivers(work: Work) -> None:
         for driver in drivers:
             end(driver)
     assert set(codes) <= {0, 1}, f"{codes}\n{work.log()}"
+    assert work.generations() == 2, "both were at it"
     for run, code in zip(runs, codes, strict=True):
         # Spark itself may notice first that it is not alone.
         known = (

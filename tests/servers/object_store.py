@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.servers.kafka import free_port
+from tests.servers.s3_proxy import COUNTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,6 +74,12 @@ class StoreServer:
             process.kill()
             process.wait()
         self._processes.clear()
+
+    def bad_days(self) -> dict[str, int]:
+        """How many requests the proxy has refused, and how many it has done and not told."""
+        with urllib.request.urlopen(f"{self.endpoint}{COUNTS}", timeout=30) as answer:
+            counts: dict[str, int] = json.load(answer)
+        return counts
 
     # -- what is in it ----------------------------------------------------------------------------------------------
 

@@ -1,22 +1,28 @@
 """Stands before a store and behaves as S3 does on a bad day: `python -m tests.servers.s3_proxy PORT TARGET`.
 
 Every answer takes a while. Of the requests, some are answered with 503 and not done, and some are done and answered
-with 503: whoever created a name by such a request is told, when it asks again, that the name exists.
+with 503: whoever created a name by such a request is told, when it asks again, that the name exists. `GET /-/bad-days`
+tells how many of each there were, so that nobody who was spared takes that for a proof.
 """
 
 from __future__ import annotations
 
 import http.client
 import itertools
+import json
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 #: seconds that an answer takes
 LATENCY = 0.005
-#: one in so many requests is not done, and one in so many is done and not told; the two never meet
-REFUSED, LOST = 41, 61
+#: one in so many requests is not done; of those that write, one in so many is done and not told
+REFUSED, LOST = 41, 31
+_WRITES = ("PUT", "POST", "DELETE")
+#: what the proxy answers itself
+COUNTS = "/-/bad-days"
 _SLOW = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 #: in the URL of a piece of an upload to Google's emulator, which does not know afterwards how far it has come
 _SPARED = "upload_id="
@@ -34,12 +40,28 @@ class Proxy(ThreadingHTTPServer):
 
     def __init__(self, port: int, target: str) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
-        self.target, self._numbers, self._lock = target, itertools.count(1), threading.Lock()
+        self.target, self._lock = target, threading.Lock()
+        self._requests, self._writes = itertools.count(1), itertools.count(1)
+        self._counts = {"refused": 0, "lost": 0}
 
-    def next_number(self) -> int:
-        """Of a request."""
+    def refuses(self) -> bool:
+        """Whether a request is not done."""
+        return self._turn(self._requests, REFUSED, "refused")
+
+    def loses(self) -> bool:
+        """Whether the answer to a write is not told."""
+        return self._turn(self._writes, LOST, "lost")
+
+    def _turn(self, numbers: Iterator[int], one_in: int, name: str) -> bool:
         with self._lock:
-            return next(self._numbers)
+            struck = next(numbers) % one_in == 0
+            self._counts[name] += struck
+            return struck
+
+    def counts(self) -> bytes:
+        """How many of each, as JSON."""
+        with self._lock:
+            return json.dumps(self._counts).encode()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -53,10 +75,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _relay(self) -> None:
-        body, number = self._body(), self.server.next_number()
+        body = self._body()
+        if self.path == COUNTS:
+            self._answer(200, [("Content-Type", "application/json")], self.server.counts())
+            return
         time.sleep(LATENCY)
-        number = 1 if _SPARED in self.path else number
-        if number % REFUSED == 0:
+        spared = _SPARED in self.path
+        if not spared and self.server.refuses():
             self._answer(503, [("Content-Type", "application/xml")], _SLOW)
             return
         connection = http.client.HTTPConnection(self.server.target, timeout=60)
@@ -75,8 +100,8 @@ class _Handler(BaseHTTPRequestHandler):
                 headers.append(("Content-Length", answer.getheader("Content-Length") or "0"))
         finally:
             connection.close()
-        lost = number % LOST == 0 and _FRAGILE not in self.headers.get("User-Agent", "")
-        if lost and self.command in ("PUT", "POST", "DELETE"):
+        may_be_lost = self.command in _WRITES and not spared and _FRAGILE not in self.headers.get("User-Agent", "")
+        if may_be_lost and self.server.loses():
             self._answer(503, [("Content-Type", "application/xml")], _SLOW)
         else:
             self._answer(answer.status, headers, content)
