@@ -29,11 +29,15 @@ SERVERS = ("spark_cluster", "cassandra", "kafka_cluster", "kafka", "postgres", "
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in a hook of its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Side by side (`pytest -n 2 --dist loadgroup`) each server has one worker, a file stays together, and crash cases,
-    which take most of the time, go to whoever is free."""
+    which take most of the time, go to whoever is free. Those that need a server have one of their own: a worker that
+    had them and all other tests of that server would be at it long after the others."""
     for item in items:
         asked = [server for server in SERVERS if server in getattr(item, "fixturenames", ())]
-        if asked or "tests/crash/" not in item.nodeid:
-            item.add_marker(pytest.mark.xdist_group(asked[0] if asked else item.nodeid.partition("::")[0]))
+        crash = "tests/crash/" in item.nodeid
+        if asked:
+            item.add_marker(pytest.mark.xdist_group(f"{asked[0]}-crash" if crash else asked[0]))
+        elif not crash:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame
 
+from holdfast.core.naming import job_id, operator_id
 from tests.integration.test_docs import ROWS, Page
 from tests.servers.cassandra import CassandraServer
 from tests.servers.postgres import PostgresServer, execute
@@ -60,8 +61,8 @@ def test_rows_arrive_in_cassandra(spark, tmp_path: Path, cassandra: CassandraSer
     made.deliver(made.names["sink"], "totals")
     assert sorted(row["id"] for row in cassandra.execute("SELECT id FROM shop.totals")) == IDS
     committer = made.names["committer"]
-    committer.set_job_id("docs")
-    committer.set_operator_id("totals")
+    committer.set_job_id(job_id("docs", "0" * 32))
+    committer.set_operator_id(operator_id("totals"))
     committer.create_resource()
     committer.open()
     committer.commit_checkpoint(0, 7)
