@@ -74,9 +74,9 @@ clouds: setup  ## the same in Azure's and Google's stores, by emulators from npm
 	@$(if $(CASE)$(SINKS),,$(RUN)/pytest -q -n 0 -p no:cacheprovider tests/clouds/storage.py tests/clouds/away.py)
 	@$(RUN)/python -m tests.crash.matrix $(CASE) --suite clouds $(if $(RESULTS),--results $(RESULTS)) $(if $(SINKS),--sinks $(SINKS)) $(if $(MINUTES),--minutes $(MINUTES))
 
-doors: setup  ## the fault matrix through format("holdfast"); CASE=decision to choose
+doors: setup  ## the fault matrix through format("holdfast"), with each sink behind the door; the same options
 	@$(RUN)/python -m tests.prepare
-	@$(RUN)/python -m tests.crash.doors_matrix $(CASE)
+	@$(RUN)/python -m tests.crash.matrix $(CASE) --suite doors $(if $(RESULTS),--results $(RESULTS)) $(if $(SINKS),--sinks $(SINKS)) $(if $(MINUTES),--minutes $(MINUTES))
 
 mutants: setup  ## break the protocol on purpose; every break must be found by a test; RESULTS=FILE to go on later
 	@$(RUN)/python -m tests.prepare

@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.crash import (
     cluster_scenarios,
+    door_scenarios,
     endpoint_scenarios,
     kafka_scenarios,
     routes_scenarios,
@@ -17,7 +18,7 @@ from tests.crash import (
     stores_scenarios,
 )
 from tests.crash.bucket_work import BucketWork
-from tests.crash.door_work import DoorWork
+from tests.crash.door_work import door_work
 from tests.crash.harness import Work
 from tests.crash.kafka_work import MODES, KafkaWork
 from tests.crash.scenarios import Case
@@ -40,12 +41,13 @@ CASES = [
 ]
 CLUSTER, S3, CLOUDS = cluster_scenarios.CASES, s3_scenarios.CASES, s3_scenarios.CLOUDS
 #: command -> its cases, and their sinks: `make matrix`, `make cluster` (on a Spark cluster), `make s3` (in a bucket),
-#: `make clouds` (in Azure's and Google's stores)
+#: `make clouds` (in Azure's and Google's stores), `make doors` (through format("holdfast"))
 SUITES: dict[str, tuple[list[Case], tuple[str, ...]]] = {
     "matrix": (CASES, SINKS),
     "cluster": (CLUSTER, cluster_scenarios.SINKS),
     "s3": (S3, s3_scenarios.SINKS),
     "clouds": (CLOUDS, s3_scenarios.CLOUD_SINKS),
+    "doors": (door_scenarios.CASES, door_scenarios.SINKS),
 }
 #: The points at which a server is killed or its disk exchanged; they have one of their own.
 SERVER_KILLED = (14, 17)
@@ -65,7 +67,11 @@ def work_for(case: Case, folder: Path, server: Callable[[str, bool], Any]) -> It
 
 @contextmanager
 def _work(case: Case, folder: Path, server: Callable[[str], Any]) -> Iterator[Work]:
-    if case.sink in MODES:
+    if case.sink.startswith(door_scenarios.DOOR):
+        behind = case.sink.removeprefix(door_scenarios.DOOR).removeprefix("-")
+        with door_work(folder, behind or "sqlite", server) as behind_the_door:
+            yield behind_the_door
+    elif case.sink in MODES:
         broker = server("kafka_cluster" if case.sink == "kafka-three" else "kafka")
         with closing(KafkaWork(folder, case.sink, broker)) as kafka_work:
             yield kafka_work
@@ -76,8 +82,6 @@ def _work(case: Case, folder: Path, server: Callable[[str], Any]) -> Iterator[Wo
         kind = Three if case.sink == "three" else StoresWork
         with closing(kind(folder, case.sink, server)) as stores_work:
             yield stores_work
-    elif case.sink == "door":
-        yield DoorWork(folder, "sqlite")
     elif case.sink in routes_scenarios.SINKS:
         yield routes_scenarios.RoutesWork(folder, case.sink)
     else:

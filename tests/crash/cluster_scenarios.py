@@ -214,7 +214,7 @@ def assert_other_ports(work: Work) -> None:
 
 def _column(sink: str) -> dict[str, Scenario]:
     if sink == "door":
-        # Its tasks meet what all tasks do; what it does itself is beside the driver, see tests.crash.doors_matrix.
+        # Its tasks meet what all tasks do; what it does itself is beside the driver, see tests.crash.door_scenarios.
         return {"both": executors_killed("task.write=stop", "task.prepared=stop@2")}
     ways: dict[str, Scenario] = {
         "in a task": executors_killed("task.write=stop"),

@@ -22,8 +22,8 @@ SCHEMA = "id long, word string, at timestamp"
 def made_sinks(spec: dict[str, Any]) -> list[dict[str, Any]]:
     """Those of tests.crash.job, as a job file has them."""
     if "out" in spec:
-        servers = spec["servers"]
-        return [{"kafka": {"bootstrap_servers": servers, "topic": t, "mode": m}} for m, t in spec["out"].items()]
+        shared = {"bootstrap_servers": spec["servers"]}
+        return [{"kafka": {**shared, "topic": t, "mode": m, "name": m}} for m, t in spec["out"].items()]
     if "stores" in spec:
         # Files are completed with every checkpoint: otherwise no row would be seen before the end.
         whole = {"files": {"rolling": {"age": "0s"}}}

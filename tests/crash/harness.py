@@ -19,7 +19,7 @@ from typing import Any
 from holdfast.core import faults
 from holdfast.testing.audit import AuditReport, audit
 from tests.crash import warm
-from tests.crash.processes import Driver, end, wait_for
+from tests.crash.processes import Driver, end, wait_for, wait_until_stopped
 from tests.servers import spark_cluster
 from tests.servers.spark_cluster import SparkCluster
 
@@ -28,6 +28,8 @@ FILES, ROWS = 3, 200
 WORDS = ("oak", "elm", "ash", "fir")
 #: kind of sink -> where its rows are: the endpoint of a write-ahead sink, tables of SQLite
 TABLES = {"sqlite": ("orders", "copy"), "write-ahead": ("endpoint",), "beside": ("endpoint", "orders")}
+#: exit codes of a driver: it raised, and it was killed
+FAILED, KILLED = 1, -9
 #: id, word, and the time in seconds since the epoch
 Row = tuple[int, str, float]
 
@@ -52,6 +54,10 @@ class Work:
     cold = False
     #: what Spark is told in every run of every case of this kind
     shared_conf: Mapping[str, str] = {}
+    #: how a driver ends when the process that decides and commits is killed: it is that process
+    killed = KILLED
+    #: and what it says then
+    last_words = ""
     #: where the drivers' tasks run; None: in the driver's own process
     spark_cluster: SparkCluster | None = None
 
@@ -141,6 +147,11 @@ class Work:
             assert driver.poll() is None, f"the driver ended by itself\n{self.log()}"
         finally:
             end(driver)
+
+    def wait_paused(self, driver: Driver) -> int:
+        """Wait until the process that decides and commits has paused itself at a fault; its id."""
+        wait_until_stopped(driver)
+        return driver.pid
 
     def missed(self) -> None:
         """The last run was too slow or too fast for its fault: it is tried another way."""

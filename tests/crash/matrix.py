@@ -1,10 +1,10 @@
-"""`make matrix`: run every case of the fault matrix on real processes and print the table; `make cluster`,
-`make s3` and `make clouds` are suites of their own.
+"""`make matrix`: run every case of the fault matrix on real processes and print the table; `make cluster`, `make s3`,
+`make clouds` and `make doors` are suites of their own.
 
 All cases take hours. With `--results FILE` each case adds a line of JSON to the file when it ends (its outcome, the
 seconds it took, the commit it ran on), and a case that the file says has passed is not run again: a run that was cut
 off goes on where it was. What a failed case left is kept beside the file. The files in `tests/crash/results` are the
-runs that docs/deploy/overview.md tells of.
+runs that docs/deploy/overview.md and docs/spark-doors.md tell of.
 """
 
 from __future__ import annotations

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pyarrow.dataset
@@ -21,9 +20,11 @@ import pytest
 
 from holdfast.core import faults
 from holdfast.spark import class_archive
-from tests.crash.door_work import DoorWork, beside, end_all
+from tests.crash import door_scenarios
+from tests.crash.door_work import DoorWork, beside, door_work, end_all
 from tests.crash.harness import ROOT, _source, status
 from tests.crash.processes import end, state_of, wait_for
+from tests.crash.scenarios import zombie
 
 SPARK = Path(pyspark.__file__).parent
 EXAMPLE = ROOT / "examples" / "pipelines"
@@ -46,25 +47,16 @@ def test_t2_driver_and_process_killed_between_decision_and_commit(tmp_path: Path
 
 
 @pytest.mark.contract("T2")
-def test_a_driver_that_was_paused_finds_itself_fenced(tmp_path: Path) -> None:
+def test_a_driver_that_was_paused_finds_itself_fenced(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """The process is paused before its decision, and Spark waits for it; the next driver goes on; then it wakes up."""
-    work = DoorWork(tmp_path / "work", "sqlite")
-    driver = work.start("decision=stop@2")
-    try:
-        wait_for(lambda: work.fired() or driver.poll() is not None, "the second decision")
-        (zombie,) = beside(driver.pid)
-        wait_for(lambda: state_of(zombie) == "T", "the pause")
-        run = work.runs
-        work.run_clean()
-        # Spark ends workers that were idle for a minute, and the kernel wakes what these leave: on a slow machine
-        # it has woken up by itself, met the fence and ended.
-        with suppress(ProcessLookupError):
-            os.kill(zombie, signal.SIGCONT)
-        assert driver.wait(180) != 0, "the zombie went on as if nothing had happened"
-        assert "FencedError" in work.log(run), work.log(run)
-    finally:
-        end_all(driver)
-    work.assert_clean()
+    with door_work(tmp_path / "work", "sqlite", request.getfixturevalue) as work:
+        zombie("decision=stop@2")(work)
+
+
+def test_every_point_is_tried_with_each_sink_behind_the_door() -> None:
+    tried = {(case.point, case.sink) for case in door_scenarios.CASES}
+    assert tried == {(point, sink) for point in door_scenarios.POINTS for sink in door_scenarios.SINKS}
+    assert len({case.id for case in door_scenarios.CASES}) == len(door_scenarios.CASES)
 
 
 @contextmanager
@@ -151,12 +143,10 @@ def test_a_declarative_pipeline_killed_in_the_middle_and_run_again(tmp_path: Pat
         end_all(killed)
     assert 0 < len(rows(project)) < 150
     run(project)
-    assert sorted(rows(project)) == list(range(150)), said(project)
+    assert sorted(rows(project)) == sorted(archived(project)) == list(range(150)), said(project)
     # A full refresh is the user's order to deliver everything again, under another checkpoint location: a take-over.
     run(project, "--full-refresh-all")
-    assert sorted(rows(project)) == sorted([*range(150), *range(150)]), said(project)
-    table = pyarrow.dataset.dataset(project / "archive", format="parquet").to_table()
-    assert set(table.column("id").to_pylist()) == set(range(150))
+    assert sorted(rows(project)) == sorted(archived(project)) == sorted([*range(150), *range(150)]), said(project)
 
 
 def pipelines(project: Path, *arguments: str, **more: str) -> subprocess.Popen[bytes]:
@@ -185,3 +175,8 @@ def said(project: Path) -> str:
 def rows(project: Path) -> list[int]:
     with closing(sqlite3.connect(project / "shop.db")) as database:
         return [row[0] for row in database.execute("SELECT id FROM orders")]
+
+
+def archived(project: Path) -> list[int]:
+    table = pyarrow.dataset.dataset(project / "archive", format="parquet").to_table()
+    return [int(number) for number in table.column("id").to_pylist()]
