@@ -308,7 +308,15 @@ def test_what_killed_writers_left_is_removed_once_nobody_can_be_writing_it(tmp_p
     assert sorted(path.name for path in (tmp_path / "decisions").iterdir()) == [".tmp-new", "0.0.json"]
 
 
-@pytest.mark.parametrize("location", ["hdfs://namenode/ck", "viewfs://cluster/ck", "wasbs://c@a.example/ck"])
+@pytest.mark.parametrize(
+    "location", ["hdfs://namenode/ck", "hdfs:/ck", "viewfs://cluster/ck", "wasbs://c@a.example/ck"]
+)
 def test_what_only_java_reaches_is_refused_with_a_way_out(location: str) -> None:
     with pytest.raises(UnsafeStorageError, match=r"do not reach \w+:// as Spark's Java does.*s3a://bucket"):
         open_storage(location)
+
+
+def test_a_folder_may_have_the_name_of_a_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    open_storage("hdfs").create("a", b"x")
+    assert (tmp_path / "hdfs" / "a").read_bytes() == b"x"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -161,6 +161,11 @@ class Coordinator:
     def claimed(self) -> bool:
         """Whether this run has its generation."""
         return self._log.generation >= 0
+
+    @property
+    def inherited(self) -> Collection[CheckpointId]:
+        """What earlier runs decided and did not deliver: a start delivers it first."""
+        return self._story.inherited
 
     @property
     def deliveries(self) -> list[Delivery]:

@@ -81,14 +81,14 @@ def open_storage(location: str) -> Storage:
         # Taken literally, as Hadoop's Path does: to it `%`, `#` and `?` are characters of a file name like any other.
         rest = location.removeprefix("file:")
         return LocalStorage("/" + rest[2:].partition("/")[2] if rest.startswith("//") else rest)
+    scheme, named, _ = location.lower().partition(":/")  # `hdfs:/data` is of the HDFS that Hadoop knows
+    if named and scheme in _HADOOP:
+        raise UnsafeStorageError(
+            f"{location} is not for holdfast's own files: its Python tasks and drivers do not reach {scheme}:// as "
+            "Spark's Java does. Put it on an object store that creates a name only once (s3a://bucket/..., for "
+            "Spark's part and for ours), or on a file system that is mounted on every machine (file:///mnt/...)"
+        )
     if "://" in location:
-        scheme = location.partition("://")[0].lower()
-        if scheme in _HADOOP:
-            raise UnsafeStorageError(
-                f"{location} is not for holdfast's own files: its Python tasks and drivers do not reach {scheme}:// as "
-                "Spark's Java does. Put it on an object store that creates a name only once (s3a://bucket/..., for "
-                "Spark's part and for ours), or on a file system that is mounted on every machine (file:///mnt/...)"
-            )
         from holdfast.checkpoint.object_store import ObjectStorage
 
         return ObjectStorage(location)

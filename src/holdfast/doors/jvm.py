@@ -42,16 +42,29 @@ def _is_python(words: list[str]) -> bool:
 
 def refuse_speculation(jvm: Jvm) -> None:
     """A copy of a task that lost could write after the decision; told as far as command line and defaults file say."""
+    if settings_of(jvm).get("spark.speculation", "false").lower() == "true":
+        raise ConfigError(
+            "spark.speculation=true runs the code of a task twice, and the losing copy can write after the checkpoint "
+            "is decided: set spark.speculation=false for this application"
+        )
+
+
+def settings_of(jvm: Jvm) -> dict[str, str]:
+    """Spark's settings, as far as command line and defaults file say."""
     found = submitted() if "PYSPARK_GATEWAY_PORT" not in os.environ else {}
     for word, value in pairwise(_command(jvm.pid)):
         if word in ("--conf", "-c") and "=" in value:
             key, _, setting = value.partition("=")
             found[key] = setting
-    if found.get("spark.speculation", "false").lower() == "true":
-        raise ConfigError(
-            "spark.speculation=true runs the code of a task twice, and the losing copy can write after the checkpoint "
-            "is decided: set spark.speculation=false for this application"
-        )
+    return found
+
+
+def class_path(jvm: Jvm) -> list[Path]:
+    """The folders in which its Java looks for files of settings, in order."""
+    told = [value for word, value in pairwise(_command(jvm.pid)) if word in ("-cp", "-classpath", "--class-path")]
+    # On YARN the environment says it, which workers have from their driver.
+    text = told[-1] if told else os.environ.get("CLASSPATH", "")
+    return [Path(entry) for entry in text.split(os.pathsep) if entry and Path(entry).is_dir()]
 
 
 def _parent(pid: int) -> int:

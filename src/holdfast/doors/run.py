@@ -19,6 +19,7 @@ from holdfast.checkpoint.prepare import undone
 from holdfast.checkpoint.pulse import Pulse
 from holdfast.checkpoint.shared import Proof, places_of
 from holdfast.checkpoint.storage import open_storage
+from holdfast.core.model import CheckpointId
 from holdfast.core.passes import Passes
 from holdfast.doors.groups import warn_of_groups
 from holdfast.doors.handed import HandedBatch
@@ -40,6 +41,8 @@ class DoorRun:
         self._options, self._schema = dict(options), schema
         self._plan: Plan = read_options(options)
         plan = self._plan
+        committed = self._position().committed
+        self._planned()  # before a generation is claimed: what Spark writes elsewhere is not this pipeline's log
         sinks, self._letters = with_letters(plan.sinks, plan.dead_letters)
         storage = open_storage(log_location(plan.location))
         log = CheckpointLog(storage, plan.name, history_retain=plan.history_retain)
@@ -56,6 +59,7 @@ class DoorRun:
         self._pulse, self._passes = Pulse(log), Passes()
         whole = private.arrow_schema_of(StructType.fromJson(json.loads(schema)), ZONE)
         begin_run(self._coordinator, self._pulse, self._position, schemas_of(whole, sinks, {}, plan.dead_letters))
+        self._warn_of_waiting(committed)
         self._places = places_of(sinks, storage.url)
         self._batch: HandedBatch | None = None
         #: the last batch that Spark was told to commit
@@ -64,6 +68,30 @@ class DoorRun:
 
     def _position(self) -> EnginePosition:
         return EnginePosition(*engine_position(self._plan.location))
+
+    def _planned(self) -> CheckpointId:
+        """The batch that Spark is about to run; it has written that down before it calls a data source."""
+        planned = self._position().planned
+        if planned is None:
+            raise EngineError(
+                f'Spark runs a batch, and {self._plan.location}/offsets names none: format("holdfast") must see what '
+                "Spark writes there. Give checkpointLocation with its scheme (file:///..., s3a://...), as a location "
+                "that the driver's machine reaches by the same name, or use hf.write_stream"
+            )
+        return planned
+
+    def _warn_of_waiting(self, committed: CheckpointId | None) -> None:
+        """Say what waited for rows (rule 7): Spark runs no batch again that it has committed, as of hf.write_stream."""
+        waited = sorted(n for n in self._coordinator.inherited if committed is not None and n <= committed)
+        if waited:
+            logger.warning(
+                "what an earlier run had decided and not delivered (%d checkpoints, the oldest is %d) has waited for "
+                'rows until now and comes first: through format("holdfast") a query recovers with its first batch, as '
+                "Spark calls no data source before. `holdfast status` shows what waits, and a start with "
+                "hf.write_stream on a classic SparkSession delivers it at once",
+                len(waited),
+                waited[0],
+            )
 
     @property
     def drain_timeout(self) -> float:
@@ -87,14 +115,8 @@ class DoorRun:
 
     def begin(self) -> Order:
         """Before the tasks: sweep, make room, and say what they have to do."""
-        planned, run = self._position().planned, self._coordinator.run_info
+        planned, run = self._planned(), self._coordinator.run_info
         assert run is not None
-        if planned is None:
-            raise EngineError(
-                f'Spark runs a batch, and {self._plan.location}/offsets names none: format("holdfast") must see what '
-                "Spark writes there. Give checkpointLocation with its scheme (file:///..., s3a://...), as a location "
-                "that the driver's machine reaches by the same name, or use hf.write_stream"
-            )
         if self._done is None:
             warn_of_groups(self._plan.location, planned)
         self._batch = batch = HandedBatch(planned, run, self._passes, self._letters, self._prove)
@@ -143,13 +165,22 @@ class DoorRun:
     # -- beside the batches -----------------------------------------------------------------------------------------
 
     def tick(self) -> HoldfastError | None:
-        """The timer (rule 7); why the run cannot go on, if it cannot."""
-        self._coordinator.tick()
+        """The timer (rule 7); why the run cannot go on, if it cannot: `holdfast status` tells it at once."""
+        failure: HoldfastError | None
         try:
-            self._pulse.beat(self._coordinator.deliveries)
+            self._coordinator.tick()
+            failure = self._coordinator.failure
+        except Exception as error:
+            logger.exception("the timer of the query at %s failed", self._plan.location)
+            failure = EngineError(f"the timer of the query failed: {type(error).__name__}: {error}")
+        try:
+            if failure is None:
+                self._pulse.beat(self._coordinator.deliveries)
+            else:
+                self._pulse.end(self._coordinator.deliveries, failure)
         except StorageError as error:
             logger.warning("the query's sign of life could not be written: %s", error)
-        return self._coordinator.failure
+        return failure
 
     def close(self, error: BaseException | None, *, finish: bool = False) -> None:
         """The run is over; with `finish`, sinks first complete what they hold back for later rows."""

@@ -123,11 +123,13 @@ class Committing(DataSourceStreamArrowWriter):
 def plan_batch(options: Mapping[str, str], schema: str) -> Order:
     """Tell the process beside the driver of a batch, starting it when there is none."""
     from holdfast.doors import talk
+    from holdfast.doors.default_files import refuse_elsewhere
     from holdfast.doors.jvm import driver_of, refuse_speculation
     from holdfast.doors.location import checkpoint_location
 
     jvm, location = driver_of(os.getpid()), checkpoint_location(options)
     refuse_speculation(jvm)
+    refuse_elsewhere(options, jvm)
     place = talk.address(jvm, location)
     request = {"do": "begin", "options": options, "schema": schema}
     with talk.alone(place):

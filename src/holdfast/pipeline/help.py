@@ -39,7 +39,7 @@ _LIMITS = {
 
 HELP: dict[str, dict[str, str]] = {
     "write_stream": {
-        "df": "a streaming DataFrame of a classic SparkSession (not Spark Connect)",
+        "df": "a streaming DataFrame, of a classic SparkSession or of [Spark Connect](spark-doors.md#spark-connect)",
         "sinks": "a sink or an `hf.route` of one, or a list of them with different names",
         "name": "the pipeline's identity at every endpoint; keep it over restarts",
         "checkpoint_location": "a path or URL that driver and executors reach; where tasks write there (write-ahead log), "

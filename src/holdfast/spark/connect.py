@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from holdfast.errors import ConfigError
@@ -17,6 +18,19 @@ PLACE = 'format("holdfast")'
 HANDED = "holdfast.secret.sinks"
 TAKE_OVER = "takeover"
 _INSTEAD = "use hf.write_stream for it"
+#: The first Spark whose streams can be written by Python in Arrow batches (DataSourceStreamArrowWriter).
+_OLDEST = (4, 1)
+
+
+def check_server(version: str) -> None:
+    """Refuse a server that cannot run `format("holdfast")`; it would say so only when the query fails."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers is not None and (int(numbers[1]), int(numbers[2])) < _OLDEST:
+        raise ConfigError(
+            f"over Spark Connect, hf.write_stream needs a server with Spark 4.1 or newer, and this one has {version}: "
+            f"there it runs as {PLACE}, and older ones hand no Arrow batches of a stream to Python. Use a newer "
+            "server, or a classic SparkSession"
+        )
 
 
 def plain_sinks(

@@ -58,7 +58,7 @@ class ConnectWriter(Refusals, DataStreamWriter):
 
     def start(self, *args: Any, **kwargs: Any) -> StreamingQuery:
         """See DataStreamWriter; nothing of holdfast runs on the server before the first batch."""
-        logger.info(
+        logger.warning(
             "through Spark Connect recovery begins with the query's first batch: what an earlier run left undelivered "
             "waits until rows come, and `holdfast status` shows it"
         )

@@ -31,7 +31,7 @@ from holdfast.sinks.selection import WHOLE
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 from holdfast.spark import private
 from holdfast.spark.checkpoint_files import quick_files
-from holdfast.spark.connect import plain_sinks
+from holdfast.spark.connect import check_server, plain_sinks
 from holdfast.spark.failures import StoppedError, for_spark
 from holdfast.spark.kafka import KafkaProgress
 from holdfast.spark.packages import prove_packages
@@ -261,6 +261,7 @@ def _over_connect(
     history_retain: int,
 ) -> DataStreamWriter:
     """The driver is elsewhere: the sinks go there by Spark's data source interface."""
+    check_server(df.sparkSession.version)
     from holdfast.spark.connect_writer import ConnectWriter
 
     made: Any = ConnectWriter(
