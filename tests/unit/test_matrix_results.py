@@ -84,14 +84,15 @@ def test_cases_are_chosen_by_sink_in_that_order() -> None:
         matrix.arguments(["--sinks", "fils"])
 
 
-@pytest.mark.parametrize("suite", ["cluster", "s3"])
-def test_what_the_docs_say_of_a_long_run_is_what_its_kept_results_say(suite: str) -> None:
+@pytest.mark.parametrize(
+    ("suite", "page"),
+    [("cluster", "docs/deploy/overview.md"), ("s3", "docs/deploy/overview.md"), ("doors", "docs/spark-doors.md")],
+)
+def test_what_the_docs_say_of_a_long_run_is_what_its_kept_results_say(suite: str, page: str) -> None:
     cases = SUITES[suite][0]
     noted = matrix.Results(matrix.KEPT / f"{suite}.jsonl")
     passed = sum(map(noted.passed, cases))
     failed = [case.id for case in cases if case.id in noted.last and not noted.passed(case)]
-    told = next(
-        line for line in (ROOT / "docs/deploy/overview.md").read_text().splitlines() if f"results/{suite}.jsonl" in line
-    )
+    told = next(line for line in (ROOT / page).read_text().splitlines() if f"results/{suite}.jsonl" in line)
     assert f"{passed} of its {len(cases)} cases" in told
     assert all(f"`{name}`" in told for name in failed), "a case that failed is told by its name"
