@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.door_query import DoorQuery
 from tests.servers.cassandra import CassandraServer
 from tests.servers.kafka import KafkaBroker
 from tests.servers.kafka_cluster import KafkaCluster
@@ -48,6 +49,13 @@ def own_log_settings() -> Iterator[None]:
     yield
     logger.level, logger.propagate, logger.disabled, logger.handlers[:] = before
     logger.manager._clear_cache()  # levels are remembered
+
+
+@pytest.fixture(params=["write_stream", "door"])
+def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of the contract suite runs twice: as hf.write_stream does it, and as `format("holdfast")` does."""
+    if request.param == "door":
+        monkeypatch.setattr("holdfast.testing.context.LocalQuery", DoorQuery)
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ def unacceptable() -> list[pa.RecordBatch]:
     return [pa.RecordBatch.from_arrays([pa.array([i], pa.int64()), text, [0.5]], schema=schema) for i, text in made]
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("options", [{}, {"order_by": "amount"}], ids=["alone", "order_by"])
 def test_contract(cassandra: CassandraServer, options: dict[str, Any]) -> None:
     keyspace = f"contract_{uuid.uuid4().hex[:8]}"

@@ -49,6 +49,7 @@ def hidden(folder):
     return [str(path) for path in found if path.is_file() and path.parent.parent.name != "ledger"]
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("form", READERS)
 def test_a_file_for_every_checkpoint(tmp_path, form):
     report = exercise_sink(

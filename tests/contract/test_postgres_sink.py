@@ -22,6 +22,7 @@ def read_table(dsn, table="t"):
             return []
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize(
     "options",
     [{"stage": "server"}, {"stage": "log"}, {"mode": "two-phase"}, {"mode": "upsert", "key": ["id"]}],

@@ -59,6 +59,7 @@ def assert_all_ran(report, *skipped, ran=(), not_exercised=()):
     assert [why for why in report.not_fired.values() if "should have happened" in why] == []
 
 
+@pytest.mark.usefixtures("each_way")
 def test_sqlite_ledger(tmp_path):
     path = str(tmp_path / "db.sqlite")
     report = exercise_sink(lambda: hf.SqliteSink(path, "t"), lambda: read_table(path))
@@ -82,6 +83,7 @@ def test_stdout(capsys):
     assert_all_ran(report, "invisible_before_the_decision")
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("kind", ["file", "sql"])
 def test_write_ahead_with_an_idempotent_send(tmp_path, kind):
     def make():
@@ -94,6 +96,7 @@ def test_write_ahead_with_an_idempotent_send(tmp_path, kind):
     assert {fault.partition("=")[0] for fault in report.not_fired} == {"offsets", "repair"}
 
 
+@pytest.mark.usefixtures("each_way")
 def test_renamed_files(tmp_path, renamed_files):
     report = exercise_sink(
         lambda: renamed_files.RenamedFiles(tmp_path),

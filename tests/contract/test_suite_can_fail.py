@@ -209,6 +209,7 @@ def test_a_broken_sink_turns_the_right_checks_red(sink, red, tmp_path):
     assert red <= set(failures(sink, tmp_path))
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.parametrize("sink", [RecoverDoesNothing, AbortDoesNothing])
 def test_forgotten_work_is_found_without_leftovers(sink, tmp_path):
     found = failures(sink, tmp_path, leftovers=None)

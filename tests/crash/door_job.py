@@ -55,17 +55,17 @@ def main() -> None:
         spark.sparkContext.setLogLevel("ERROR")
     name = spec.get("name", "crash-test")
     frame = read(spark, spec)
-    location = {"name": name, "checkpoint_location": f"{work}/checkpoint"}
+    checkpoint = spec.get("checkpoint", f"{work}/checkpoint")
     if spec.get("through") == "write_stream":
         made = [hf.SqliteSink(one["sqlite"]["path"], one["sqlite"]["table"]) for one in sinks]
-        writer = hf.write_stream(frame, made, **location)
+        writer = hf.write_stream(frame, made, name=name, checkpoint_location=checkpoint)
         try:
             writer.outputMode("update")
             raise SystemExit("update mode was not refused")
         except hf.HoldfastError as error:
             assert "classic SparkSession" in str(error), error
     else:
-        writer = frame.writeStream.format("holdfast").option("checkpointLocation", f"{work}/checkpoint")
+        writer = frame.writeStream.format("holdfast").option("checkpointLocation", checkpoint)
         writer = writer.options(name=name, sinks=json.dumps(sinks))
     writer.trigger(availableNow=True).start().awaitTermination()
 

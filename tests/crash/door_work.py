@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.crash.bucket_work import BucketWork
 from tests.crash.harness import FAILED, Work
 from tests.crash.kafka_work import MODES, KafkaWork
 from tests.crash.processes import Driver, end, kill_all, state_of, wait_for
@@ -94,6 +95,10 @@ class KafkaDoor(DoorWork, KafkaWork):
         said = "".join(self.printed(run) for run in range(1, self.runs + 1))  # a run without rows says nothing
         assert "no consumer group gets its offsets" in said, self.log()
         return {}
+
+
+class BucketDoor(DoorWork, BucketWork):
+    """With the checkpoint in a bucket. No data source is told what Spark was: our part goes by the environment."""
 
 
 class StoresDoor(DoorWork, StoresWork):

@@ -21,10 +21,11 @@ import pytest
 from holdfast.core import faults
 from holdfast.spark import class_archive
 from tests.crash import door_scenarios
-from tests.crash.door_work import DoorWork, beside, door_work, end_all
+from tests.crash.door_work import BucketDoor, DoorWork, beside, door_work, end_all
 from tests.crash.harness import ROOT, _source, status
 from tests.crash.processes import end, state_of, wait_for
-from tests.crash.scenarios import zombie
+from tests.crash.scenarios import crash_then_restart, zombie
+from tests.servers.s3_stores import KEY, SECRET, Moto
 
 SPARK = Path(pyspark.__file__).parent
 EXAMPLE = ROOT / "examples" / "pipelines"
@@ -51,6 +52,19 @@ def test_a_driver_that_was_paused_finds_itself_fenced(tmp_path: Path, request: p
     """The process is paused before its decision, and Spark waits for it; the next driver goes on; then it wakes up."""
     with door_work(tmp_path / "work", "sqlite", request.getfixturevalue) as work:
         zombie("decision=stop@2")(work)
+
+
+@pytest.mark.contract("T2")
+def test_with_the_checkpoint_in_a_bucket(tmp_path: Path, moto: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's part with Spark's settings, ours with the driver's environment: a data source is told nothing else."""
+    told = {"ACCESS_KEY_ID": KEY, "SECRET_ACCESS_KEY": SECRET, "ENDPOINT_URL": moto.endpoint, "REGION": "us-east-1"}
+    for name, value in told.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    work = BucketDoor(tmp_path / "work", "sqlite", moto)
+    try:
+        crash_then_restart("decision=kill-after@2")(work)
+    finally:
+        work.end_left()
 
 
 def test_every_point_is_tried_with_each_sink_behind_the_door() -> None:
@@ -122,6 +136,24 @@ def test_t2_a_spark_connect_server_killed_after_a_decision_and_started_again(tmp
         assert work.run(remote=remote, through="format") == 0, work.log() + said(tmp_path)
         work.assert_clean()
         assert status(work).returncode == 0
+        own_sink_with_dead_letters(tmp_path / "own", remote)
+
+
+def own_sink_with_dead_letters(folder: Path, remote: str) -> None:
+    """A class that only the client has, in a query that sets rows aside; and again, with more rows."""
+    (folder / "in").mkdir(parents=True)
+    for run in range(2):
+        numbers = range(run * 20, run * 20 + 20)
+        (folder / "in" / f"{run}.json").write_text("".join(f'{{"id": {n if n % 5 else -n - 1}}}\n' for n in numbers))
+        said = subprocess.run(
+            [sys.executable, "-m", "tests.crash.connect_job", remote, folder], cwd=ROOT, env=environment(),
+            capture_output=True, text=True, timeout=280, check=False,
+        )  # fmt: skip
+        assert said.returncode == 0, said.stderr[-6000:]
+    assert sorted(rows(folder, "out.db")) == [n for n in range(40) if n % 5]
+    with closing(sqlite3.connect(folder / "out.db")) as database:
+        dead = [json.loads(row)["id"] for (row,) in database.execute("SELECT content FROM dead")]
+    assert sorted(dead) == sorted(-n - 1 for n in range(40) if n % 5 == 0)
 
 
 def test_a_declarative_pipeline_killed_in_the_middle_and_run_again(tmp_path: Path) -> None:
@@ -172,8 +204,8 @@ def said(project: Path) -> str:
     return (project / "log").read_text(errors="replace")[-6000:]
 
 
-def rows(project: Path) -> list[int]:
-    with closing(sqlite3.connect(project / "shop.db")) as database:
+def rows(project: Path, name: str = "shop.db") -> list[int]:
+    with closing(sqlite3.connect(project / name)) as database:
         return [row[0] for row in database.execute("SELECT id FROM orders")]
 
 

@@ -31,6 +31,7 @@ Make = Callable[..., str]
 SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.contract("P6")
 def test_write_ahead_mode_passes_the_contract_suite(kafka: KafkaBroker, topic: Make) -> None:
     """W1-W8, T1-T8, P6."""

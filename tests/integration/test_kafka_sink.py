@@ -60,6 +60,7 @@ def consume(broker: KafkaBroker, topic: str, *, isolation: str = "read_committed
         consumer.close()
 
 
+@pytest.mark.usefixtures("each_way")
 @pytest.mark.contract("P3")
 def test_the_contract_suite(kafka: KafkaBroker, topic: Make) -> None:
     """T1-T8 without Spark, every transaction left by a check included."""
