@@ -257,10 +257,12 @@ def test_a_bucket_that_is_not_there_is_told(server: StoreServer) -> None:
 
 
 def test_a_bucket_is_tried_and_left_as_it_was(server: StoreServer, bucket: str, location: str) -> None:
+    """All is well but what a copy cannot give: these stores have no uploads that wait to be finished."""
     sink = hf.FileSink(server.location(bucket, "orders"))
     for only in ("log-store", "log-same", "log-room", "log-lasting", "files"):
         said = findings(situation(location, sink), only=only)
-        assert {f.level for f in said} == {Level.OK}, said
+        short = [(f.check, f.level) for f in said if f.level is not Level.OK]
+        assert said and short == ([("files-return", Level.WARNING)] if only == "files" else []), said
     assert server.client().find(bucket) == []
 
 

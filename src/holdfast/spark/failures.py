@@ -138,9 +138,23 @@ def from_text(text: str) -> HoldfastError | None:
         return None  # Spark cut the line: its own text must do
 
 
+#: What Spark says when another driver wrote into its part of the checkpoint location, between two looks or at once. To
+#: one of these it adds the advice to delete what is there: that would lose rows.
+_NOT_ALONE = re.compile(
+    r"CONCURRENT_STREAM_LOG_UPDATE|STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"
+    r"|(?:FileAlreadyExists|Cannot overwrite an existing file).*/(?:offsets|commits)/\d"
+)
+
+
 def failure_of(text: str) -> HoldfastError:
     """Ours if it is ours, else one that is both: what code expects of Spark, and what it may expect of us."""
-    return from_text(text) or QueryFailedError(f"the query failed: {reason(Exception(text))}")
+    why = reason(Exception(text))
+    if _NOT_ALONE.search(text):
+        why += (
+            ". Another driver is at this checkpoint location, and Spark has noticed it first. Delete nothing there, "
+            "whatever Spark says above: see that one driver is left, and start the query again"
+        )
+    return from_text(text) or QueryFailedError(f"the query failed: {why}")
 
 
 def reason(error: BaseException) -> str:
