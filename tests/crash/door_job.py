@@ -6,7 +6,6 @@ With `remote` it is a client of Spark Connect, and goes through `hf.write_stream
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
 from tests.crash import kafka_job
+from tests.crash.job import any_source, serve
 from tests.spark_conf import FAST
 
 SCHEMA = "id long, word string, at timestamp"
@@ -43,15 +43,14 @@ def read(spark: SparkSession, spec: dict[str, Any]) -> DataFrame:
     return source.repartition(spec.get("partitions", 2))
 
 
-def main() -> None:
+def run(spec: dict[str, Any]) -> None:
     """Run the query over all input there is."""
-    spec: dict[str, Any] = json.loads(sys.argv[1])
     work, sinks = spec["work"], made_sinks(spec)
     if "remote" in spec:
         spark = SparkSession.builder.remote(spec["remote"]).getOrCreate()
     else:
         told = {**FAST, "spark.master": spec.get("master", "local[2]"), **spec.get("conf", {})}
-        spark = hf.session("doors", kafka="out" in spec, conf=told)
+        spark = hf.session("doors", kafka="out" in spec or any_source(), conf=told)
         spark.sparkContext.setLogLevel("ERROR")
     name = spec.get("name", "crash-test")
     frame = read(spark, spec)
@@ -71,4 +70,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(run, until_well=True)  # what is beside a driver waits for its end

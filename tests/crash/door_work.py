@@ -100,6 +100,8 @@ class KafkaDoor(DoorWork, KafkaWork):
 class BucketDoor(DoorWork, BucketWork):
     """With the checkpoint in a bucket. No data source is told what Spark was: our part goes by the environment."""
 
+    cold = True
+
 
 class StoresDoor(DoorWork, StoresWork):
     """From files into stores."""

@@ -50,7 +50,9 @@ class Work:
     checkpoints = FILES
     #: the program that is run
     module = "tests.crash.job"
-    #: each run has a process to itself, see tests.crash.warm
+    #: the programs whose processes may serve several runs, see tests.crash.warm
+    SERVING = ("tests.crash.job", "tests.crash.door_job")
+    #: each run has a process to itself
     cold = False
     #: what Spark is told in every run of every case of this kind
     shared_conf: Mapping[str, str] = {}
@@ -102,7 +104,7 @@ class Work:
             spec |= {"master": self.spark_cluster.url, "conf": {**told, **spec.get("conf", {})}}
         command, path = [sys.executable, "-m", self.module], self.folder / f"run-{self.runs}.log"
         # A task that sleeps outlives its driver, and is told where to leave word as a fault is.
-        alike = self.module == Work.module and not {"master", "sleepy", "late"} & set(spec)
+        alike = self.module in self.SERVING and not {"master", "sleepy", "late", "remote"} & set(spec)
         alike = alike and spec.get("conf", {}) == self.shared_conf
         if warm.POOL is not None and alike and not self.cold:
             before = {run.pid for run in self._warm.values()}

@@ -7,14 +7,13 @@ import os
 import sys
 import traceback
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 import holdfast as hf
-from holdfast.core import faults
 from tests.crash import late
 from tests.spark_conf import FAST
 
@@ -59,17 +58,20 @@ def make_sinks(kind: str, work: str) -> list[Any]:
     return [endpoint] if kind == "write-ahead" else [endpoint, hf.SqliteSink(f"{work}/out.db", "orders")]
 
 
-def main() -> None:
-    """Run what is asked for, then end; with `--warm` and a pipe, run what the standard input says, line by line."""
+def serve(run: Callable[[dict[str, Any]], None], *, until_well: bool = False) -> None:
+    """Run what is asked for, then end; with `--warm` and a pipe, run what the standard input says, line by line.
+
+    With `until_well` a run that ends well is the last one.
+    """
     if sys.argv[1] != "--warm":
         run(json.loads(sys.argv[1]))
         return
     for line in sys.stdin:
-        told = json.loads(line)
-        arm(told["fault"])
         code = b"0"
         try:
-            run(told["spec"])
+            run(json.loads(line))
+            if until_well:
+                return
         except Exception:  # noqa: BLE001  said as Python says it at the end of a process
             code = b"1"
             traceback.print_exc()
@@ -77,17 +79,9 @@ def main() -> None:
         os.write(int(sys.argv[2]), code)
 
 
-def arm(fault: dict[str, str]) -> None:
-    """Make this process, and the workers that Spark starts from now on, one that meets this fault and no other."""
-    from pyspark import SparkContext
-
-    faults._hits.clear()
-    context = SparkContext._active_spark_context
-    for name in (faults.VARIABLE, faults.ONCE):
-        for place in (os.environ, *([context.environment] if context is not None else [])):
-            place.pop(name, None)
-            if name in fault:
-                place[name] = fault[name]
+def any_source() -> bool:
+    """Whether this process may get a run with Kafka next; for some versions of Spark there is no connector."""
+    return sys.argv[1] == "--warm" and "HOLDFAST_TESTS_WITHOUT_KAFKA" not in os.environ
 
 
 def run(spec: dict[str, Any]) -> None:
@@ -95,9 +89,7 @@ def run(spec: dict[str, Any]) -> None:
     work = spec["work"]
     conf = {**FAST, "spark.master": spec.get("master", "local[2]")}
     kafka = spec["sink"].startswith("kafka")
-    # One that serves several runs may get one with Kafka next; for some versions of Spark there is no connector.
-    any_source = sys.argv[1] == "--warm" and "HOLDFAST_TESTS_WITHOUT_KAFKA" not in os.environ
-    spark = hf.session("crash", kafka=kafka or any_source, conf={**conf, **spec.get("conf", {})})
+    spark = hf.session("crash", kafka=kafka or any_source(), conf={**conf, **spec.get("conf", {})})
     spark.sparkContext.setLogLevel("ERROR")
     mode = "append"
     if kafka:
@@ -138,4 +130,4 @@ def run(spec: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(run)

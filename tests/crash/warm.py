@@ -5,6 +5,8 @@ waits for a run of another case. For the pipeline of that case it is a new proce
 twice, so every recovery is made by another process than the one that met the fault. One that is killed is gone, as
 ever, with its Java and its workers. Both `make test` and `make matrix` do this (`--cold`: not). Whether the process of
 a query that failed ends by itself is for tests/crash/test_failures.py to see, whose drivers serve once.
+
+Which faults a run meets is in a file beside its host: some of Spark's workers keep the environment of its Java.
 """
 
 from __future__ import annotations
@@ -33,22 +35,25 @@ class Host:
 
     def __init__(self, command: list[str], env: Mapping[str, str], cwd: Path, log: Path) -> None:
         answers, answer = os.pipe()
-        self.answers, self.log, self.runs = answers, log, 0
+        self.command, self.answers, self.log, self.runs = command, answers, log, 0
+        self._faults = log.with_suffix(".faults")
+        self._faults.touch()
         #: what its Spark was told when it began
         self.conf: Mapping[str, str] = {}
         with log.open("wb") as file:
             self.process = subprocess.Popen(
-                [*command, str(answer)], cwd=cwd, env=dict(env), stdin=subprocess.PIPE, stdout=file, stderr=file,
-                start_new_session=True, pass_fds=[answer],
+                [*command, str(answer)], cwd=cwd, env={**env, faults.VARIABLE: f"@{self._faults}"},
+                stdin=subprocess.PIPE, stdout=file, stderr=file, start_new_session=True, pass_fds=[answer],
             )  # fmt: skip
         os.close(answer)
 
-    def run(self, spec: Mapping[str, Any], fault: Mapping[str, str], log: Path) -> WarmRun:
-        """Begin one."""
+    def run(self, spec: Mapping[str, Any], fault: str, once: str, log: Path) -> WarmRun:
+        """Begin one, which meets this fault and leaves word of it there."""
         self.runs += 1
+        self._faults.write_text(f"{fault}\n{once}")
         assert self.process.stdin is not None
         run = WarmRun(self, log)
-        self.process.stdin.write(json.dumps({"spec": spec, "fault": fault}).encode() + b"\n")
+        self.process.stdin.write(json.dumps(spec).encode() + b"\n")
         self.process.stdin.flush()
         return run
 
@@ -134,19 +139,17 @@ class Pool:
     ) -> WarmRun:
         """A run in a host that waits, but in none of those `before`, or else in a new one."""
         conf = spec.get("conf", {})
-        fit = (host for host in self._waiting if host.process.pid not in before and host.conf == conf)
-        host = next(fit, None)
+        alike = (host for host in self._waiting if (host.command, host.conf) == (command, conf))
+        host = next((host for host in alike if host.process.pid not in before), None)
         if host is not None:
             self._waiting.remove(host)
         else:
             self._made += 1
-            plain = {key: value for key, value in env.items() if key not in (faults.VARIABLE, faults.ONCE)}
+            plain = {key: value for key, value in env.items() if key != faults.ONCE}
             host = Host(command, plain, cwd, self._folder / f"driver-{self._made}.log")
             host.conf = conf
         self._busy[host.process.pid] = host
-        fault = {key: env[key] for key in (faults.VARIABLE, faults.ONCE) if key in env}
-        # Without a fault nobody asks where faults are noted; workers of Spark are kept for the same environment.
-        return host.run(spec, fault if faults.VARIABLE in fault else {}, log)
+        return host.run(spec, env.get(faults.VARIABLE, ""), env.get(faults.ONCE, ""), log)
 
     def give_back(self, run: WarmRun) -> None:
         """It has ended."""

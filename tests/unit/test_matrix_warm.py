@@ -18,11 +18,12 @@ from tests.crash.processes import end
 JOB = """
 import json, os, signal, sys
 for line in sys.stdin:
-    told = json.loads(line)
-    print(os.getpid(), told["spec"]["says"], sorted(told["fault"]), flush=True)
-    if told["spec"]["says"] == "die":
+    says = json.loads(line)["says"]
+    with open(os.environ["HOLDFAST_FAULT"].removeprefix("@")) as file:
+        print(os.getpid(), says, file.read().split("\\n"), flush=True)
+    if says == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    os.write(int(sys.argv[1]), b"1" if told["spec"]["says"] == "fail" else b"0")
+    os.write(int(sys.argv[1]), b"1" if says == "fail" else b"0")
 """
 Start = Callable[..., warm.WarmRun]
 
@@ -55,8 +56,8 @@ def test_one_that_has_ended_serves_the_next_and_its_end_is_told(start: Start, tm
     assert second.wait(60) == 1
     assert second.pid == first.pid
     end(second)
-    assert (tmp_path / "fine.log").read_text() == f"{first.pid} fine []\n"
-    assert (tmp_path / "fail.log").read_text() == f"{first.pid} fail []\n", "and nothing of the run before"
+    assert (tmp_path / "fine.log").read_text() == f"{first.pid} fine ['', '']\n"
+    assert (tmp_path / "fail.log").read_text() == f"{first.pid} fail ['', '']\n", "and nothing of the run before"
 
 
 def test_no_pipeline_comes_to_the_same_process_twice(start: Start) -> None:
@@ -98,8 +99,8 @@ def test_a_fault_is_that_of_its_run_and_not_of_the_process(start: Start, tmp_pat
     plain.wait(60)
     end(plain)
     assert plain.pid == armed.pid
-    assert (tmp_path / "armed.log").read_text().endswith(f"{sorted([faults.VARIABLE, faults.ONCE])}\n")
-    assert (tmp_path / "plain.log").read_text().endswith("plain []\n")
+    assert (tmp_path / "armed.log").read_text().endswith(f"armed ['decision=error', '{tmp_path}']\n")
+    assert (tmp_path / "plain.log").read_text().endswith(f"plain ['', '{tmp_path}']\n")
 
 
 def test_one_whose_spark_was_told_otherwise_is_not_taken(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ PLACE = "s3a://bucket/checkpoint"
         f"[STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY] The checkpoint location {PLACE}/offsets should be empty on "
         "batch 0\nPlease either use a new checkpoint location, or delete the existing data in the checkpoint location.",
         "[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log. Multiple streaming jobs detected for 3.",
+        "java.lang.IllegalStateException: Concurrent update to the log. Multiple streaming jobs detected for 0",
+        f"Multiple streaming queries are concurrently using {PLACE}/sources/0",
         f"org.apache.hadoop.fs.FileAlreadyExistsException: {PLACE}/commits/3 already exists",
     ],
 )

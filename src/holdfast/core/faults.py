@@ -6,7 +6,8 @@ happen and then kills, `stop` and `stop-after` pause the process with SIGSTOP un
 gets to the effect, as an endpoint that does not answer. `which` is the sink of a `commit.sink` or `commit.record`;
 without it any will do. `@n` means the n-th time this process gets there (default 1). With `HOLDFAST_FAULT_ONCE` set to
 a folder, a fault fires once over all processes that share it, so that a retry can succeed; a file of the fault's name
-then says that it fired, and which other points this process was inside of.
+then says that it fired, and which other points this process was inside of. `HOLDFAST_FAULT=@FILE` takes the faults from
+the first line of a file and the folder from its second, each time anew: for processes that outlive their faults.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ POINTS = {
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 MODES = ("error", "kill", "lost", "kill-after", "stop", "stop-after", "hang")
 VARIABLE, ONCE = "HOLDFAST_FAULT", "HOLDFAST_FAULT_ONCE"
+#: folder of HOLDFAST_FAULT_ONCE (or nothing) + point -> how often this process came there while it was armed
 _hits: Counter[str] = Counter()
 #: the points that threads of this process are inside of, while anything is armed
 _inside: Counter[str] = Counter()
@@ -64,24 +66,32 @@ def parse(text: str) -> dict[str, tuple[str, int]]:
     return armed
 
 
-def _armed(text: str, name: str, which: str) -> str | None:
+def _told() -> tuple[str, str]:
+    """The faults to meet, and the folder where to leave word."""
+    text = os.environ.get(VARIABLE, "")
+    if not text.startswith("@"):
+        return text, os.environ.get(ONCE, "")
+    text, _, once = Path(text[1:]).read_text().partition("\n")
+    return text, once
+
+
+def _armed(text: str, once: str, name: str, which: str) -> str | None:
     armed = parse(text)
     for key in (name, f"{name}:{which}"):
         mode, count = armed.get(key, ("", 0))
         if not mode:
             continue
         with _counting:
-            _hits[key] += 1
-            now = _hits[key] == count
+            _hits[once + key] += 1
+            now = _hits[once + key] == count
             others = sorted(point for point, times in _inside.items() if times)
-        if now and _first(key, others):
+        if now and _first(once, key, others):
             return mode
     return None
 
 
-def _first(key: str, others: list[str]) -> bool:
+def _first(once: str, key: str, others: list[str]) -> bool:
     """Whether no process that shares the folder has come here before; leaves word that this one did."""
-    once = os.environ.get(ONCE)
     if not once:
         return True
     try:
@@ -100,11 +110,11 @@ def _end(mode: str) -> None:
 @contextmanager
 def point(name: str, which: str = "") -> Iterator[None]:
     """Wrap one external effect; does nothing unless this point is armed."""
-    text = os.environ.get(VARIABLE)
-    if not text:
+    if not os.environ.get(VARIABLE):
         yield
         return
-    mode = _armed(text, name, which)
+    text, once = _told()
+    mode = _armed(text, once, name, which)
     failure = InjectedStorageFault if name == "log.write" else InjectedFault
     if mode == "error":
         raise failure(f"fault {name}: raised before the effect")

@@ -142,6 +142,7 @@ def from_text(text: str) -> HoldfastError | None:
 #: one of these it adds the advice to delete what is there: that would lose rows.
 _NOT_ALONE = re.compile(
     r"CONCURRENT_STREAM_LOG_UPDATE|STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"
+    r"|Multiple streaming (?:jobs detected|queries are concurrently using)"
     r"|(?:FileAlreadyExists|Cannot overwrite an existing file).*/(?:offsets|commits)/\d"
 )
 
