@@ -86,7 +86,12 @@ def test_cases_are_chosen_by_sink_in_that_order() -> None:
 
 @pytest.mark.parametrize(
     ("suite", "page"),
-    [("cluster", "docs/deploy/overview.md"), ("s3", "docs/deploy/overview.md"), ("doors", "docs/spark-doors.md")],
+    [
+        ("cluster", "docs/deploy/overview.md"),
+        ("s3", "docs/deploy/overview.md"),
+        ("clouds", "docs/deploy/overview.md"),
+        ("doors", "docs/spark-doors.md"),
+    ],
 )
 def test_what_the_docs_say_of_a_long_run_is_what_its_kept_results_say(suite: str, page: str) -> None:
     cases = SUITES[suite][0]

@@ -20,11 +20,19 @@ from holdfast.testing.servers.starting import comes_up
 KAFKA = (Coordinate("org.apache.kafka", "kafka_2.13", "4.3.1", transitive=True),)
 
 
+#: ports that this process has given to a server, which may not listen yet
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """A port nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port nobody listens on right now; never the same twice."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port not in _given:
+            _given.add(port)
+            return port
 
 
 def new_cluster_id() -> str:
@@ -134,7 +142,10 @@ class KafkaBroker:
     def _tool(self, *arguments: str) -> str:
         quick = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
         command = [*self._command(*quick), "kafka.tools.StorageTool", *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise HoldfastError(f"Kafka's {arguments[0]} failed:\n{done.stdout[-1000:]}{done.stderr[-3000:]}")
+        return done.stdout
 
     def _command(self, *options: str) -> list[str]:
         home = os.environ.get("JAVA_HOME")
