@@ -64,9 +64,9 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """From what each pass over a micro-batch took its rows."""
     seen: list[str] = []
 
-    def noting(frame: DataFrame, plan: Any, function: partitions.PartitionFunction) -> list[str]:
+    def noting(frame: DataFrame, plan: Any, function: partitions.PartitionFunction, *, together: bool) -> list[str]:
         seen.append("frame" if plan is None else "plan")
-        return partitions.each_partition(frame, plan, function)
+        return partitions.each_partition(frame, plan, function, together=together)
 
     monkeypatch.setattr(tasks, "each_partition", noting)
     return seen

@@ -43,9 +43,9 @@ def test_each_sink_gets_its_rows_and_columns_in_one_job(
     jobs: list[bool] = []
     original = partitions.each_partition
 
-    def counted(frame: DataFrame, plan: Any, function: Any) -> list[str]:
+    def counted(frame: DataFrame, plan: Any, function: Any, **how: Any) -> list[str]:
         jobs.append(plan is not None)
-        return original(frame, plan, function)
+        return original(frame, plan, function, **how)
 
     monkeypatch.setattr("holdfast.spark.tasks.each_partition", counted)
     run(

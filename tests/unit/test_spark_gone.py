@@ -46,7 +46,7 @@ class Spark:
 
 
 def batch_of(error: Exception, monkeypatch: pytest.MonkeyPatch) -> SparkBatch:
-    def fail(*_: Any) -> list[str]:
+    def fail(*_: Any, **__: Any) -> list[str]:
         raise error
 
     monkeypatch.setattr(tasks, "each_partition", fail)

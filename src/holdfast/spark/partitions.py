@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
 from holdfast.core.passes import Attempt, Passes
+from holdfast.errors import ConfigError
 from holdfast.spark import private
 from holdfast.spark.batches import ArrowBatches
 
@@ -22,6 +23,8 @@ _PLAIN = (
     t.StringType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZType,
 )  # fmt: skip
 _LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
+#: A batch of at most so many rows from Kafka is written by one task, where all its sinks gain by that; 0: none is.
+FEW_ROWS, _FEW = "spark.holdfast.fewRows", 4_000
 #: What Spark tells every job of a micro-batch.
 _QUERY_ID = "sql.streaming.queryId"
 
@@ -39,6 +42,16 @@ class PlanReader:
         self._session = session
         self.batches = ArrowBatches()
         self.passes = Passes()
+        self._few = _few_rows(session)
+        #: whether this query's plan does little; None: it has not been seen
+        self._light: bool | None = None
+
+    def has_few_rows(self, plan: Any) -> bool:
+        """Whether one task should write a whole micro-batch: its rows are few, and little is done to them before."""
+        if self._few and self._light is None:
+            self._light = private.few_steps(plan)
+        rows = private.kafka_rows(plan) if self._few and self._light else None
+        return rows is not None and rows <= self._few
 
     def ended(self, number: int, won: Sequence[tuple[int, int, int]] | None) -> None:
         """A pass over the rows is over; of each task that won: its stage, which try it was, and its own number."""
@@ -60,12 +73,22 @@ class PlanReader:
         return plan if plan is not None and private.same_schema(frame, plan) else None
 
 
-def each_partition(frame: DataFrame, plan: Any | None, function: PartitionFunction) -> list[str]:
-    """One Spark job; what `function` gave for each partition."""
+def _few_rows(session: SparkSession) -> int:
+    told = session.conf.get(FEW_ROWS, None)
+    if told is not None and not told.isdigit():
+        raise ConfigError(f"{FEW_ROWS}={told}: give a number of rows; 0 if no batch shall be written by one task alone")
+    return _FEW if told is None else int(told)
+
+
+def each_partition(
+    frame: DataFrame, plan: Any | None, function: PartitionFunction, *, together: bool = False
+) -> list[str]:
+    """One Spark job; what `function` gave for each partition, or for all `together`, if they come from the plan."""
     rows = None if plan is None else private.plan_rows(frame, plan)
     if rows is None:
         return [row[0] for row in frame.mapInArrow(_through_arrow(function), "text string").collect()]
     schema = private.arrow_schema(frame).serialize().to_pybytes()
+    rows = rows.coalesce(1) if together else rows
     return list(rows.mapPartitions(_decoding(schema, function)).collect())
 
 

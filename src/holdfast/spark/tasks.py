@@ -83,8 +83,10 @@ class SparkBatch:
 
         self._query.batches.limit(self._frame.sparkSession)
         found: list[Any] | None = None
+        # A repair compares partitions with what is recorded, one by one if it can: it has them as the source has.
+        gather = repair == 0 and all(sink.gathers for sink in sinks)
         try:
-            found = [json.loads(text) for text in self._each(write_partition)]
+            found = [json.loads(text) for text in self._each(write_partition, gather=gather)]
         finally:
             self._query.ended(number, None if found is None else [counted for counted, _ in found])
         reports = sorted((SubtaskReport.parse(body) for _, body in found), key=lambda report: report.subtask)
@@ -105,13 +107,17 @@ class SparkBatch:
 
         return sorted((Replayed(**json.loads(text)) for text in self._each(digest)), key=lambda r: r.subtask)
 
-    def _each(self, function: PartitionFunction) -> list[str]:
-        """Both ways of reading the rows split them alike: what feeds the frame is the plan."""
+    def _each(self, function: PartitionFunction, *, gather: bool = False) -> list[str]:
+        """Both ways of reading the rows split them alike: what feeds the frame is the plan.
+
+        With `gather` a batch of few rows is not split at all.
+        """
         function = _knowing_stores(function)
         plan = self._query.plan(self._frame, self._batch_id)
         try:
             with restored(), asking_spark():
-                return each_partition(self._frame, plan, function)
+                together = gather and plan is not None and self._query.has_few_rows(plan)
+                return each_partition(self._frame, plan, function, together=together)
         except HoldfastError:
             raise
         except Exception as error:

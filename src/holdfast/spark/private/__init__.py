@@ -31,7 +31,9 @@ from holdfast.spark.private.java import stop_java as stop_java
 from holdfast.spark.private.java import submitted as submitted
 from holdfast.spark.private.plans import PlanPart as PlanPart
 from holdfast.spark.private.plans import analyzed as analyzed
+from holdfast.spark.private.plans import few_steps as few_steps
 from holdfast.spark.private.plans import first_run as first_run
+from holdfast.spark.private.plans import kafka_rows as kafka_rows
 from holdfast.spark.private.plans import plan_of as plan_of
 from holdfast.spark.private.plans import plan_parts as plan_parts
 from holdfast.spark.private.plans import plan_rows as plan_rows

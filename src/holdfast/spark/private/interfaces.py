@@ -16,6 +16,7 @@ INTERFACES: Mapping[str, str] = {
     "StreamExecution.lastExecution": "the plan of a micro-batch; without it rows come from the frame, a copy more",
     "SparkPlan.schema": "whether that plan has the frame's columns; without it rows come from the frame, a copy more",
     "Dataset.toArrowBatchRdd": "rows of a plan as Arrow batches; without it rows come from the frame, a copy more",
+    "MicroBatchScanExec.start": "how many rows from Kafka a batch has; without it few rows are not written by one task",
     "StatusTracker._jtracker": "whether Spark ran a stage again; without it, the public way, with more questions",
     "to_arrow_schema": "the Arrow schema of a frame; without it, that of an empty batch that Spark makes",
     "StreamExecution.queryExecutionThread": "a query that fails between two batches; without it, it is stopped",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import ConfigError
 from holdfast.spark.private import interfaces
+
+#: The name of a node in the text of a plan, behind what draws the tree.
+_NODE = re.compile(r"[A-Za-z]\w*")
+_STEPS = {"Project", "Filter", "MicroBatchScan", "WholeStageCodegen"}
+#: Code of the user's, which may take its time.
+_FUNCTION = re.compile(r"UDF|[iI]nvoke\(")
 
 
 def plan_of(session: SparkSession, query_id: str, batch_id: int) -> Any | None:
@@ -24,6 +32,37 @@ def plan_of(session: SparkSession, query_id: str, batch_id: int) -> Any | None:
         return execution.executedPlan()
 
     return interfaces.use("StreamExecution.lastExecution", use, lambda: None)
+
+
+def few_steps(plan: Any) -> bool:
+    """Whether a micro-batch is but read, filtered and projected by Spark's own code, in one stage."""
+
+    def use() -> bool:
+        lines = str(plan.toString()).splitlines()
+        names = {found[0] for line in lines if (found := _NODE.search(line)) is not None}
+        return names <= _STEPS and not any(_FUNCTION.search(line) for line in lines)
+
+    return interfaces.use("MicroBatchScanExec.start", use, lambda: False)
+
+
+def kafka_rows(plan: Any) -> int | None:
+    """How many rows a micro-batch reads from Kafka, at most; None where it is not known, or some are from elsewhere."""
+
+    def use() -> int | None:
+        leaves = plan.collectLeaves()
+        rows = 0
+        for number in range(leaves.size()):
+            leaf = leaves.apply(number)
+            if leaf.stream().getClass().getSimpleName() != "KafkaMicroBatchStream":
+                return None
+            start, end = (json.loads(offset.json()) for offset in (leaf.start(), leaf.end()))
+            for topic, partitions in end.items():
+                if partitions.keys() != start.get(topic, {}).keys():
+                    return None  # where a new partition begins is not said
+                rows += sum(partitions.values()) - sum(start[topic].values())
+        return rows
+
+    return interfaces.use("MicroBatchScanExec.start", use, lambda: None)
 
 
 def first_run(context: SparkContext, stage: int) -> bool:

@@ -58,6 +58,7 @@ class KafkaSink(TwoPhaseCommitSink):
     extras = ("kafka",)
     takes_messages = True
     fans_out = False
+    gathers = True
 
     @checked
     def __init__(
