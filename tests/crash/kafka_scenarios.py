@@ -1,4 +1,5 @@
-"""The Kafka columns of the fault matrix: `kafka` is the two-phase mode, `kafka-both` both modes under one decision."""
+"""The Kafka columns of the fault matrix: `kafka` is the two-phase mode, `kafka-both` both modes under one decision,
+`kafka-few` these when one task writes a whole checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from tests.crash.scenarios import (
     zombie,
 )
 
-SINKS = ("kafka", "kafka-write-ahead", "kafka-both")
+SINKS = ("kafka", "kafka-write-ahead", "kafka-both", "kafka-few")
 #: Transaction timeouts to try: long enough for a task on this machine, as short as that allows.
 TIMEOUTS = (5_000, 20_000, 60_000)
 
@@ -360,20 +361,34 @@ def decided_then_recovered(work: KafkaWork) -> None:
     work.assert_clean()
 
 
+#: Points 1, 6 and 5, for one pipeline.
+_IN_A_ROW = ("task.write=kill@2", "batch.return=kill", "commit.sink=lost,commit.mark=lost,commit.record=kill@2")
 #: Both modes under one decision, for `make test`: each point once, several in one pipeline where that saves drivers.
 _BOTH: dict[tuple[tuple[int, ...], str], Scenario] = {
-    ((1, 5, 6, 7), "one after the other"): one_after_the_other(
-        "task.write=kill@2",
-        "batch.return=kill",
-        "commit.sink=lost,commit.mark=lost,commit.record=kill@2",
-        "offsets=kill",
-    ),
+    ((1, 5, 6, 7), "one after the other"): one_after_the_other(*_IN_A_ROW, "offsets=kill"),
     ((2, 11), "undecided"): _COMMON[11, "undecided"],
     ((3, 4, 8), "decided"): on_kafka(decided_then_recovered),
     ((9,), "before decision"): _COMMON[9, "before decision"],
     ((10,), "some lost"): _TWO_PHASE[10, "some lost"],
     ((12,), "deleted"): _COMMON[12, "deleted"],
     ((13,), "truncated"): _COMMON[13, "truncated"],
+    ((14,), "decided"): _TWO_PHASE[14, "decided"],
+}
+
+#: One task for both modes of a whole checkpoint; where the replay has another split, its rows are found all the same.
+_FEW: dict[tuple[tuple[int, ...], str], Scenario] = {
+    ((1, 5, 6), "one after the other"): one_after_the_other(*_IN_A_ROW),
+    ((2,), "kill"): _COMMON[2, "kill"],
+    ((3,), "kill"): _COMMON[3, "kill"],
+    ((8,), "kill"): _TWO_PHASE[8, "kill"],
+    ((9,), "before decision"): _COMMON[9, "before decision"],
+    ((9,), "after commit"): _COMMON[9, "after commit"],
+    ((10,), "all lost"): _TWO_PHASE[10, "all lost"],
+    ((10,), "repair killed"): _TWO_PHASE[10, "repair killed"],
+    ((10,), "driver paused"): _TWO_PHASE[10, "driver paused"],
+    ((11,), "undecided"): _COMMON[11, "undecided"],
+    ((11,), "decided"): _COMMON[11, "decided"],
+    ((11,), "task killed"): _COMMON[11, "task killed"],
     ((14,), "decided"): _TWO_PHASE[14, "decided"],
 }
 
@@ -389,7 +404,11 @@ def _cases() -> list[Case]:
         Case(points[0], TITLES[points[0]], "kafka-both", way, scenario, always=True, also=points[1:])
         for (points, way), scenario in _BOTH.items()
     ]
-    return each + both
+    few = [
+        Case(points[0], TITLES[points[0]], "kafka-few", way, scenario, always=len(points) > 1, also=points[1:])
+        for (points, way), scenario in _FEW.items()
+    ]
+    return each + both + few
 
 
 CASES = _cases()

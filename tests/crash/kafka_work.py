@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from holdfast.connectors.kafka.client.transactions import TransactionClient, TransactionRef
 from holdfast.core.naming import escape
+from holdfast.spark.partitions import FEW_ROWS
 from holdfast.testing.audit import AuditReport, audit
 from tests.crash.harness import ROOT, Work
 from tests.crash.processes import Driver, wait_for
@@ -40,7 +41,10 @@ MODES = {
     "kafka-write-ahead": ("write-ahead",),
     "kafka-both": ("two-phase", "write-ahead"),
     "kafka-three": ("two-phase", "write-ahead"),
+    "kafka-few": ("two-phase", "write-ahead"),
 }
+#: What Spark is told for a kind of work: there, one task writes a whole checkpoint.
+CONF = {"kafka-few": {FEW_ROWS: str(sum(SOURCE))}}
 
 
 def row_id(partition: int, offset: int) -> int:
@@ -58,6 +62,7 @@ class KafkaWork(Work):
         self.name = f"crash-{uuid.uuid4().hex[:8]}"
         self.group = f"{self.name}-group"
         self.out = {mode: f"{self.name}-{mode}" for mode in MODES[sink]}
+        self.shared_conf = CONF.get(sink, {})
         super().__init__(folder, sink)
         self.seen = folder / "seen"
         self._watcher = self._watch()
@@ -109,6 +114,7 @@ class KafkaWork(Work):
             "group": self.group,
             "out": self.out,
             "per_checkpoint": sum(SOURCE) // CHECKPOINTS,
+            "conf": self.shared_conf,
         }
         return super().start(fault, **given, **spec)
 
@@ -266,6 +272,8 @@ class KafkaWork(Work):
         if repairs is not None:
             assert len(self.records("repair")) == repairs, self.records("repair")
         assert self.open_transactions() == []
+        if FEW_ROWS in self.shared_conf:
+            assert 1 in {len(r["committables"]) // len(self.out) for r in self.records("decision")}, "no task was alone"
         for report in self.audits():
             assert report.ok, f"{report}\n{self.log()}"
         assert not any(self.lag().values()), f"the group is behind: {self.lag()}\n{self.log()}"

@@ -13,7 +13,7 @@ from tests.crash.scenarios import Case
 from tests.crash.stores_work import STORES
 
 #: Several endpoints under one decision; each of them has a column of its own.
-TOGETHER = ("beside", "stores", "kafka-both", "kafka-three", "routes")
+TOGETHER = ("beside", "stores", "kafka-both", "kafka-three", "kafka-few", "routes")
 
 
 def in_make_test() -> Iterator[Any]:
