@@ -9,15 +9,18 @@ from typing import Any
 
 from tests.crash import late
 from tests.crash.harness import Work
-from tests.crash.processes import Driver, command_of, end, kill_all, state_of, wait_for, wait_until_stopped
+from tests.crash.processes import Driver, command_of, end, kill_all, state_of, wait_for
 from tests.crash.scenarios import Case, Scenario, crash_then_restart
 from tests.servers.spark_cluster import SparkCluster
 
 POINT, TITLE = 15, "an executor of a real cluster is killed"
-#: `three` is Kafka, PostgreSQL and files under one decision; `door` is SQLite by format("holdfast").
+#: Each of these by format("holdfast"), too; `door` is SQLite so.
+BEHIND_THE_DOOR = (
+    "write-ahead", "files", "postgres", "postgres-log", "postgres-two-phase", "kafka", "kafka-write-ahead", "cassandra",
+)  # fmt: skip
+#: `three` is Kafka, PostgreSQL and files under one decision; `kafka-few` is Kafka with one task a checkpoint.
 SINKS = (
-    "sqlite", "write-ahead", "files", "postgres", "postgres-log", "postgres-two-phase", "kafka", "kafka-write-ahead",
-    "cassandra", "three", "door",
+    "sqlite", *BEHIND_THE_DOOR, "kafka-few", "three", "door", *(f"door-{sink}" for sink in BEHIND_THE_DOOR),
 )  # fmt: skip
 #: Sinks whose rows are sent by tasks, after the decision.
 DELIVERED_BY_TASKS = ("write-ahead", "kafka-write-ahead", "cassandra", "postgres-log")
@@ -126,6 +129,36 @@ def zombie_executor(work: Work) -> None:
     work.assert_clean()
 
 
+def woken_beside_a_driver(work: Work) -> None:
+    """The same, and the machine wakes up, with its Java and its task, while the driver is at a later checkpoint.
+
+    What the task prepares then is ended by that very driver.
+    """
+    cluster = cluster_of(work)
+    driver = work.start("decision=stop@2", late=True, conf=SHORT, partitions=2)
+    frozen: list[int] = []
+    try:
+        task = _asleep(work, driver)
+        frozen = cluster.freeze(cluster.worker_of(task))
+        process = work.wait_paused(driver)
+        assert removed(work) >= 1, work.log()
+        for pid in (*frozen, task):
+            if state_of(pid) is not None:
+                os.kill(pid, signal.SIGCONT)
+        told = work.once / late.END
+        wait_for(lambda: told.exists() and told.read_text(), "the late task has ended")
+        os.kill(process, signal.SIGCONT)
+        ended_well(work, driver)
+    finally:
+        for pid in frozen:
+            if state_of(pid) is not None:
+                os.kill(pid, signal.SIGCONT)
+        end(driver)
+        kill_all(pid for pid in frozen if "pyspark.daemon" in command_of(pid))
+    cluster.idle()
+    work.assert_clean()
+
+
 def _asleep(work: Work, driver: Driver) -> int:
     """Wait until a task pauses before it pre-commits; its process id."""
     begin = work.once / late.BEGIN
@@ -156,9 +189,9 @@ def executors_released(work: Work) -> None:
     """Dynamic allocation takes the executors away that have prepared, before anything is decided."""
     driver = work.start("decision=stop", conf=DYNAMIC)
     try:
-        wait_until_stopped(driver)
+        process = work.wait_paused(driver)
         wait_for(lambda: removed(work) >= 1, "an idle executor is released")
-        driver.send_signal(signal.SIGCONT)
+        os.kill(process, signal.SIGCONT)
         ended_well(work, driver)
     finally:
         end(driver)
@@ -194,10 +227,10 @@ def decommissioned(fault: str, then: Callable[[Work, Driver], None] = ended_well
 
 def _killed(work: Work, driver: Driver) -> None:
     """Between decision and commit, and not before its Java has seen the executor go: a dead one sees nothing."""
-    wait_until_stopped(driver)
+    process = work.wait_paused(driver)
     wait_for(lambda: removed(work) >= 1, "the decommissioned executor goes")
-    driver.send_signal(signal.SIGKILL)
-    assert driver.wait(300) == -signal.SIGKILL, work.log()
+    os.kill(process, signal.SIGKILL)
+    assert driver.wait(300) == work.killed, work.log()
 
 
 def driver_killed(work: Work) -> None:
@@ -213,14 +246,18 @@ def assert_other_ports(work: Work) -> None:
 
 
 def _column(sink: str) -> dict[str, Scenario]:
-    if sink == "door":
-        # Its tasks meet what all tasks do; what it does itself is beside the driver, see tests.crash.door_scenarios.
-        return {"both": executors_killed("task.write=stop", "task.prepared=stop@2")}
+    both = executors_killed("task.write=stop", "task.prepared=stop@2")
+    if sink.startswith("door-"):
+        # Their tasks meet what all tasks do; what the process beside the driver does itself is in door_scenarios.
+        return {"both": both}
+    if sink == "kafka-few":
+        return {"both": both, "driver killed": driver_killed}
     ways: dict[str, Scenario] = {
         "in a task": executors_killed("task.write=stop"),
         "prepared": executors_killed("task.prepared=stop"),
-        "both": executors_killed("task.write=stop", "task.prepared=stop@2"),
+        "both": both,
         "stopped and continued": zombie_executor,
+        "woken beside a driver": woken_beside_a_driver,
         "shuffle files lost": shuffle_files_lost,
         "dynamic allocation": executors_released,
         "decommissioned": decommissioned("task.write=stop"),
@@ -238,8 +275,9 @@ def _column(sink: str) -> dict[str, Scenario]:
 
 #: In `make test`: each way once, and each kind of pipeline.
 _ALWAYS = {
-    ("kafka", "both"), ("postgres-two-phase", "stopped and continued"), ("write-ahead", "in a delivery"),
-    ("files", "shuffle files lost"), ("three", "dynamic allocation"), ("three", "decommissioned, driver killed"),
+    ("kafka", "both"), ("postgres-two-phase", "stopped and continued"), ("sqlite", "woken beside a driver"),
+    ("write-ahead", "in a delivery"), ("files", "shuffle files lost"), ("three", "dynamic allocation"),
+    ("three", "decommissioned, driver killed"), ("door", "both"),
 }  # fmt: skip
 
 

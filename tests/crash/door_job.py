@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
-from tests.crash import kafka_job
+from tests.crash import kafka_job, late
 from tests.crash.job import any_source, serve
 from tests.spark_conf import FAST
 
@@ -46,6 +46,11 @@ def read(spark: SparkSession, spec: dict[str, Any]) -> DataFrame:
 def run(spec: dict[str, Any]) -> None:
     """Run the query over all input there is."""
     work, sinks = spec["work"], made_sinks(spec)
+    if spec.get("late"):
+        before, behind = (
+            {"python": {"class": "tests.crash.late.Sleepy", "options": {"name": name}}} for name in late.NAMES
+        )
+        sinks = [before, *sinks, behind]
     if "remote" in spec:
         spark = SparkSession.builder.remote(spec["remote"]).getOrCreate()
     else:

@@ -13,6 +13,8 @@ from holdfast.core import faults
 
 #: the task that pauses leaves its process id in the first file, and in the second how it ended: prepared or refused
 BEGIN, END = "begin", "begin-end"
+#: of the one that pauses it, and of the one that tells
+NAMES = ("before", "behind")
 
 
 def sleep_once() -> None:
@@ -41,7 +43,7 @@ class Sleepy(hf.TwoPhaseCommitSink):
 
     def pre_commit(self, txn: Any) -> None:
         """Nothing is to be committed."""
-        if self.name == "before":
+        if self.name == NAMES[0]:
             sleep_once()
         else:
             self._end("prepared")
@@ -64,4 +66,5 @@ class Sleepy(hf.TwoPhaseCommitSink):
 
 def around(sinks: list[Any]) -> list[Any]:
     """The sinks, and one that pauses before them."""
-    return [Sleepy("before"), *sinks, Sleepy("behind")]
+    before, behind = map(Sleepy, NAMES)
+    return [before, *sinks, behind]

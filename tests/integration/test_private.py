@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 import holdfast as hf
 from holdfast import errors
@@ -259,6 +260,44 @@ def test_what_is_missing_is_told_once_and_what_spark_says_goes_up(spark, caplog,
     assert caplog.text.count("this Spark has no hadoop.fs.Path") == 1
     with pytest.raises(Exception, match="For input string"):
         private.interfaces.use(name, lambda: context._jvm.java.lang.Long.parseLong("x"), lambda: "fallback")
+
+
+def test_without_an_arrow_schema_a_door_says_so(without) -> None:
+    without("to_arrow_schema")
+    with pytest.raises(ConfigError, match=r"use hf\.write_stream"):
+        private.arrow_schema_of(StructType(), "UTC")
+
+
+def test_a_frame_is_one_of_connect_by_its_class_alone(spark) -> None:
+    """Nothing private tells; the real ones of Connect are in tests/crash/test_doors.py."""
+
+    class Session:
+        __module__ = "pyspark.sql.connect.session"
+
+    class Own(Session):
+        pass
+
+    assert private.has_jvm(spark) and private.is_classic(spark.range(1))
+    assert not private.has_jvm(Session()) and not private.is_classic(Own())
+
+
+def test_what_spark_does_by_habit_is_relied_on_in_few_places() -> None:
+    """See HABITS: who adds a place adds what is done where Spark does otherwise."""
+    habits = re.compile(r"getLocalProperty|/ \"cmdline\"|self\._sent\b|ClosedByInterrupt|SPARK_JOB_CANCELLED")
+    found = {
+        (match[0], str(file.relative_to(SOURCE)))
+        for file in SOURCE.rglob("*.py")
+        for match in habits.finditer(file.read_text(encoding="utf-8"))
+    }
+    assert found == {
+        ("getLocalProperty", "spark/partitions.py"),
+        ("getLocalProperty", "doors/orders.py"),
+        ('/ "cmdline"', "doors/jvm.py"),
+        ("self._sent", "doors/source.py"),
+        ("ClosedByInterrupt", "spark/failures.py"),
+        ("SPARK_JOB_CANCELLED", "spark/failures.py"),
+    }
+    assert len(private.HABITS) == 5
 
 
 def test_nothing_else_of_holdfast_touches_what_is_private() -> None:

@@ -4,11 +4,12 @@ Spark may change these from one version to the next. So nothing else of holdfast
 that is logged once and the fallback does, which is slower or says less but loses nothing. `INTERFACES` lists them, and
 tests/integration/test_private.py notices when one is missing or its fallback does not work; `make compat` runs it on
 every version of Spark that is supported. `FILES` are Spark's own files that holdfast reads: `checkpoint/enginefiles.py`
-refuses a format that it does not know.
+refuses a format that it does not know. `HABITS` are no interfaces, but what Spark does without a promise.
 """
 
 from holdfast.spark.private import interfaces as interfaces
 from holdfast.spark.private.interfaces import FILES as FILES
+from holdfast.spark.private.interfaces import HABITS as HABITS
 from holdfast.spark.private.interfaces import INTERFACES as INTERFACES
 from holdfast.spark.private.interfaces import missing_file as missing_file
 from holdfast.spark.private.java import by_value as by_value

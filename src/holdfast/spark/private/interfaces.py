@@ -18,7 +18,8 @@ INTERFACES: Mapping[str, str] = {
     "Dataset.toArrowBatchRdd": "rows of a plan as Arrow batches; without it rows come from the frame, a copy more",
     "MicroBatchScanExec.start": "how many rows from Kafka a batch has; without it few rows are not written by one task",
     "StatusTracker._jtracker": "whether Spark ran a stage again; without it, the public way, with more questions",
-    "to_arrow_schema": "the Arrow schema of a frame; without it, that of an empty batch that Spark makes",
+    "to_arrow_schema": "the Arrow schema of a frame; without it, that of an empty batch that Spark makes, "
+    "and format('holdfast') says so and stops",
     "StreamExecution.queryExecutionThread": "a query that fails between two batches; without it, it is stopped",
     "StreamingQuery.exception": "why Spark ended a query; without it, what PySpark says",
     "LogicalPlan.collectLeaves": "the Kafka sources of a query; without it no group offsets are committed",
@@ -44,6 +45,18 @@ FILES: Mapping[str, str] = {
     "commits/N": "that Spark has finished batch N: its name alone; without any, no batch counts as finished",
     "metadata": "the id of the query, which a copy of a checkpoint gets anew; Spark refuses one that it cannot read",
     "state/, sources/": "copied by savepoints and left alone else; a name that is not known is copied too",
+}
+#: what Spark does that it promises nowhere -> what hangs on it, and what is done where it does otherwise
+HABITS: Mapping[str, str] = {
+    "sql.streaming.queryId": "a property of a micro-batch's jobs: which plan is read; without it rows come from the "
+    "frame, a copy more",
+    "streaming.sql.batchId": "the same: format('holdfast') writes no row unless it names the batch that was prepared",
+    "workers below Java": "format('holdfast') finds Spark's driver above its process, and its settings in Java's "
+    "command line; what it does not find there counts as not set",
+    "streamWriter() twice": "format('holdfast') prepares in the first one and decides in the one that was pickled; "
+    "tasks that were handed no batch fail, and nothing is written",
+    "texts of errors": "which error is Spark's own stop, cancelled job or second query; another text is told as a "
+    "failure of the query, and loses nothing",
 }
 #: The interfaces that were missing so far; each is logged once.
 missed: set[str] = set()

@@ -52,8 +52,12 @@ def failure_text(query: StreamingQuery) -> str | None:
 
 def pause(context: SparkContext) -> None:
     """Wait a moment; in a batch, Spark's stop of the query ends it."""
-    jvm: Any = context._jvm
-    interfaces.use("java.lang.Thread.sleep", lambda: jvm.java.lang.Thread.sleep(50), lambda: time.sleep(0.05))
+
+    def use() -> None:
+        jvm: Any = context._jvm
+        jvm.java.lang.Thread.sleep(50)
+
+    interfaces.use("java.lang.Thread.sleep", use, lambda: time.sleep(0.05))
 
 
 def qualified(context: SparkContext, location: str) -> str:
@@ -220,12 +224,17 @@ def file_manager(context: SparkContext) -> str | None:
 
 def is_classic(df: DataFrame) -> bool:
     """Whether this is a frame of a SparkSession with a JVM, not of Spark Connect."""
-    return hasattr(df, "_jdf")
+    return not _of_connect(df)
 
 
 def has_jvm(spark: SparkSession) -> bool:
     """Whether this session's driver is here; that of Spark Connect is elsewhere."""
-    return hasattr(spark, "_jsparkSession")
+    return not _of_connect(spark)
+
+
+def _of_connect(thing: object) -> bool:
+    """By the package of its class, which need not be installed."""
+    return any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(thing).__mro__)
 
 
 def settings_of(spark: SparkSession) -> Any:

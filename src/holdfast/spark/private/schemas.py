@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from holdfast.errors import ConfigError
 from holdfast.spark.private import interfaces
 
 
@@ -15,17 +16,22 @@ def arrow_schema(frame: DataFrame) -> pa.Schema:
     """The rows' schema as the tasks see it."""
     zone = str(frame.sparkSession.conf.get("spark.sql.session.timeZone"))
 
-    def use() -> pa.Schema:
-        return arrow_schema_of(frame.schema, zone)
-
     def otherwise() -> pa.Schema:
         return in_zone(frame.sparkSession.createDataFrame([], frame.schema).toArrow().schema, zone)
 
-    return interfaces.use("to_arrow_schema", use, otherwise)
+    return interfaces.use("to_arrow_schema", lambda: _told(frame.schema, zone), otherwise)
 
 
 def arrow_schema_of(schema: StructType, zone: str) -> pa.Schema:
-    """A schema of Spark's as tasks see it in a session of this time zone."""
+    """A schema of Spark's as tasks see it in a session of this time zone, where there is no session."""
+
+    def otherwise() -> pa.Schema:
+        raise ConfigError("this PySpark does not tell the Arrow schema of a stream: use hf.write_stream")
+
+    return interfaces.use("to_arrow_schema", lambda: _told(schema, zone), otherwise)
+
+
+def _told(schema: StructType, zone: str) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if "timezone" in inspect.signature(to_arrow_schema).parameters:
