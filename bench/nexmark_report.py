@@ -9,13 +9,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bench import kafka_flink
-from bench.kafka_job import ALIKE_SPARK, TWO_PHASE
+from bench.kafka_job import ALIKE_SPARK, SPARK, TWO_PHASE
 from bench.kafka_measure import BROKER, DRIVER, GROUPS, JVM, WORKERS, Measured
 from bench.kafka_report import FIRST, FLINK, FLOOR, NAMES, ratio, shown
 from bench.kafka_topics import ALIKE
 from bench.report import Bar, Report, describe_machine
 
-WAYS = (TWO_PHASE, ALIKE_SPARK, FLINK)
+WAYS = (TWO_PHASE, ALIKE_SPARK, SPARK, FLINK)
+#: ... and those that are killed: what Spark does then does not hang on how it is told to be quick.
+KILLED = (TWO_PHASE, ALIKE_SPARK, FLINK)
 HEADS = (
     "events/s", "a core", "to alike", "to Flink", "CPU s/M", "JVM", "workers", "broker",
     "first row s", "after a kill s", "lost", "doubled",

@@ -45,6 +45,8 @@ from holdfast.spark.tasks import spare_collector
 
 DRIVER = (Coordinate("org.postgresql", "postgresql", "42.7.7"),)
 JDBC, COPY = "JDBC, at-least-once", "COPY, at-least-once"
+#: Spark's JDBC writer with its default settings; no bar is set by it.
+PLAIN_JDBC = "JDBC as it comes"
 LEDGER, STAGED, TWO_PHASE = "ledger", "ledger, stage=server", "two-phase"
 SINKS = {LEDGER: {"mode": "ledger"}, STAGED: {"mode": "ledger", "stage": "server"}, TWO_PHASE: {"mode": "two-phase"}}
 #: what, of what, at least how many times as fast
@@ -65,12 +67,15 @@ def source(spark: SparkSession, rows: int) -> DataFrame:
     )
 
 
-def jdbc(frame: DataFrame, server: PostgresServer, batchsize: int, location: Path) -> DataStreamWriter:
-    url = f"jdbc:postgresql://127.0.0.1:{server.port}/postgres?reWriteBatchedInserts=true"
+def jdbc(frame: DataFrame, server: PostgresServer, batchsize: int | None, location: Path) -> DataStreamWriter:
+    """Spark's own writer; without a `batchsize` as it comes."""
+    url = f"jdbc:postgresql://127.0.0.1:{server.port}/postgres"
     options = {"url": url, "dbtable": "target", "user": USER, "password": PASSWORD, "driver": "org.postgresql.Driver"}
+    if batchsize is not None:
+        options |= {"url": f"{url}?reWriteBatchedInserts=true", "batchsize": str(batchsize)}
 
     def write(batch: DataFrame, batch_id: int) -> None:
-        batch.write.format("jdbc").options(**options, batchsize=batchsize).mode("append").save()
+        batch.write.format("jdbc").options(**options).mode("append").save()
 
     return frame.writeStream.option("checkpointLocation", str(location)).foreachBatch(write)
 
@@ -132,7 +137,7 @@ def measure(
 
     The first turn of each way only warms up.
     """
-    samples: dict[str, list[float]] = {way: [] for way in (JDBC, COPY, *SINKS)}
+    samples: dict[str, list[float]] = {way: [] for way in (JDBC, PLAIN_JDBC, COPY, *SINKS)}
     cpu: dict[str, list[tuple[float, float]]] = {way: [] for way in samples}
     for number in range(options.rounds + 1):
         for way in samples:
@@ -143,8 +148,8 @@ def measure(
             frame = source(spark, options.rows)
 
             def make(way: str = way, location: Path = location, frame: DataFrame = frame) -> DataStreamWriter:
-                if way == JDBC:
-                    return jdbc(frame, server, options.batchsize, location)
+                if way in (JDBC, PLAIN_JDBC):
+                    return jdbc(frame, server, options.batchsize if way == JDBC else None, location)
                 if way == COPY:
                     return copy(spark, frame, server, location)
                 return through_holdfast(frame, server, way, location)

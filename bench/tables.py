@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,14 @@ from bench import report
 from bench.report import Bar, project_version
 
 BEGIN = "<!-- from here on written by `make bench-report`: edit nothing below -->"
-#: a page of the docs -> the benchmark whose table and picture it shows, between these two lines
-PAGES = {"docs/speed.md": "nexmark"}
+#: a page of the docs -> the benchmark that it shows between these two lines
+PAGES = {"docs/speed.md": "nexmark", "docs/scale.md": "scale"}
 PART, END = "<!-- from here written by `make bench-report` -->", "<!-- to here written by `make bench-report` -->"
 #: Benchmarks of which no whole run of a commit of this repository is kept. The page names them, and a test fails when
 #: another one has none, or one of these has.
 NOT_WHOLE = ("bench-history", "bench-kafka", "bench-nexmark", "bench-scale")
-#: runs are listed newest first; those beyond this many are only counted
-LISTED = 12
+#: how many of the newest whole runs the middle of a bar is of
+WHOLE = 3
 
 
 def results(folder: Path) -> list[dict[str, Any]]:
@@ -74,14 +75,22 @@ def _section(found: dict[str, Any]) -> Iterator[str]:
     yield from _table(run["header"], run["rows"])
     yield ""
     bars = [(bar, _bar(bar)) for bar in run["bars"]]
-    lines = [(b["what"], f"{b['measured']:.3g} {b['unit']}", bar.bound, _verdict(b)) for b, bar in bars]
-    yield from _table(("bar", "measured", "allowed", ""), lines)
+    lines = [
+        (b["what"], f"{b['measured']:.3g} {b['unit']}", bar.bound, _verdict(b), _middle(runs, b["what"]))
+        for b, bar in bars
+    ]
+    yield from _table(("bar", "measured", "allowed", "", f"middle of the last {WHOLE} whole runs"), lines)
     yield ""
     bad = sum(1 for one in runs if missed(one))
     yield f"Runs kept: {len(runs)}, of which {bad} missed a bar."
     yield ""
-    newest = runs[: -LISTED - 1 : -1]
-    yield from _table(("run", "commit", "told", "load", "bars"), [_line(one) for one in newest])
+    yield from _table(("run", "commit", "told", "load", "bars"), [_line(one) for one in reversed(runs)])
+
+
+def _middle(runs: Sequence[dict[str, Any]], what: str) -> str:
+    """Of what was measured for a bar in whole runs; nothing where there are too few."""
+    found = [bar["measured"] for run in runs if not run["options"] for bar in run["bars"] if bar["what"] == what]
+    return f"{statistics.median(found[-WHOLE:]):.3g}" if len(found) >= WHOLE else ""
 
 
 def _where(run: dict[str, Any]) -> str:
@@ -105,6 +114,30 @@ def part(name: str, folder: Path, page: Path) -> str:
     if picture.exists():
         lines += ["", f"![The same as bars](images/{name}.png)"]
     return "\n".join(lines) + "\n\n"
+
+
+#: USD for a million requests to S3's standard class in us-east-1, by its price list at the time of writing
+PRICES = {"put": 5.0, "get": 0.4, "delete": 0.0}
+#: ... and what each subtask of a write-ahead sink adds: its file of the log
+A_LOG_FILE = {"put": 1.0, "get": 1.0, "delete": 1.0}
+_REQUESTS = "requests a checkpoint, "
+
+
+def costs(folder: Path) -> str:
+    """What a million checkpoints cost at an object store, from the requests that bench-scale counted."""
+    run = shown(json.loads((folder / "scale.json").read_text())["runs"])
+    lines = []
+    for name, counted, *_ in run["rows"]:
+        if name.startswith(_REQUESTS):
+            requests = {kind: float(count) for count, kind in (one.split() for one in counted.split(", "))}
+            more = f", and {_usd(A_LOG_FILE)} for each subtask, by the file of its log" if "write-ahead" in name else ""
+            lines.append((name.removeprefix(_REQUESTS), counted, f"{_usd(requests)}{more}"))
+    table = _table(("sinks", "requests a checkpoint, as counted", "a million checkpoints"), lines)
+    return "\n".join(["", *table, "", f"{_where(run)}.", "", ""])
+
+
+def _usd(requests: Mapping[str, float]) -> str:
+    return f"{sum(count * PRICES[kind] for kind, count in requests.items()):.3g} USD"
 
 
 def overview(folder: Path, targets: Sequence[str]) -> str:
@@ -189,8 +222,8 @@ def releases_behind(run: dict[str, Any], changelog: str, version: str) -> int:
 
 
 def too_old(folder: Path, changelog: str, version: str) -> list[str]:
-    """The benchmarks whose newest run is older than the code by more than a release."""
-    return [f["benchmark"] for f in results(folder) if releases_behind(f["runs"][-1], changelog, version) > 1]
+    """The benchmarks of which the run that is shown is older than the code by more than a release."""
+    return [f["benchmark"] for f in results(folder) if releases_behind(shown(f["runs"]), changelog, version) > 1]
 
 
 def _parts(version: str) -> tuple[int, ...]:
@@ -231,7 +264,8 @@ def pages() -> dict[Path, str]:
     found[front] = with_part(front.read_text(), overview(report.RESULTS, bench_targets()))
     for name, benchmark in PAGES.items():
         page = report.ROOT / name
-        found[page] = with_part(page.read_text(), part(benchmark, report.RESULTS, page))
+        inner = costs(report.RESULTS) if benchmark == "scale" else part(benchmark, report.RESULTS, page)
+        found[page] = with_part(page.read_text(), inner)
     return found
 
 

@@ -133,3 +133,35 @@ def test_how_many_releases_a_run_is_behind(results, monkeypatch, measured, relea
     (found,) = tables.results(results)
     assert tables.releases_behind(found["runs"][-1], changelog, now) == behind
     assert tables.too_old(results, changelog, now) == (["sample"] if behind > 1 else [])
+
+
+def test_a_short_run_does_not_make_an_old_table_new(results, monkeypatch):
+    monkeypatch.setattr(report, "project_version", lambda: "0.1.0")
+    run_once(2.0)
+    monkeypatch.setattr(report, "project_version", lambda: "0.3.0")
+    run_once(2.0, ["--rounds", "1"])
+    changelog = "## [0.3.0] - 2026-01-03\n## [0.2.0] - 2026-01-02\n## [0.1.0] - 2026-01-01\n"
+    assert tables.too_old(results, changelog, "0.3.0") == ["sample"]
+    run_once(2.0)
+    assert tables.too_old(results, changelog, "0.3.0") == []
+
+
+def test_the_middle_of_the_last_three_whole_runs_is_beside_a_bar(results):
+    for measured in (9.0, 1.4, 1.9):
+        run_once(measured)
+    run_once(7.0, ["--rounds", "1"])
+    assert "| met | 1.9 |" in tables.render(results, [])
+    run_once(1.6)
+    assert "| met | 1.6 |" in tables.render(results, [])
+    assert len([line for line in tables.render(results, []).splitlines() if line.startswith("| 20")]) == 5, "all runs"
+
+
+def test_what_a_million_checkpoints_cost_follows_from_counted_requests(results):
+    rows = [
+        ("1 sink, 10 subtasks each", "9 ms", ""),
+        ("requests a checkpoint, one write-ahead sink", "2.0 get, 4.0 put", ""),
+    ]
+    report.Report("scale", ("driver", "local", "store"), rows, [], {}, ()).finish()
+    text = tables.costs(results)
+    assert "| one write-ahead sink | 2.0 get, 4.0 put | 20.8 USD, and 5.4 USD for each subtask" in text
+    assert "1 sink" not in text
