@@ -24,7 +24,7 @@ from holdfast.doors import orders
 from holdfast.doors import run as runs
 from holdfast.doors.handed import HandedBatch
 from holdfast.doors.options import Plan
-from holdfast.doors.orders import Answer, Order, carry_out, reports_of
+from holdfast.doors.orders import Answer, TaskOrder, carry_out, reports_of
 from holdfast.doors.run import DoorRun
 from holdfast.errors import EngineError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
@@ -84,7 +84,7 @@ class DoorLocalRun(LocalRun):
         self._door.commit(checkpoint_id, answers)
         self._query.commit(checkpoint_id)
 
-    def _tasks(self, order: Order, batch: LocalBatch) -> list[Answer]:
+    def _tasks(self, order: TaskOrder, batch: LocalBatch) -> list[Answer]:
         if order.sinks is None:
             batch.drained += 1
         else:
@@ -98,10 +98,10 @@ class DoorLocalRun(LocalRun):
             batch._prepared(reports_of(answers))
         return answers
 
-    def _task(self, order: Order, subtask: int, rows: Iterable[pa.RecordBatch]) -> Answer:
+    def _task(self, order: TaskOrder, subtask: int, rows: Iterable[pa.RecordBatch]) -> Answer:
         context = Context(order.checkpoint_id, subtask)
         with mock.patch.object(orders.TaskContext, "get", lambda: context):
-            copy: Order = pickle.loads(pickled(order))
+            copy: TaskOrder = pickle.loads(pickled(order))
             return Answer.parse(carry_out(copy, rows).text())
 
     def close(self) -> None:

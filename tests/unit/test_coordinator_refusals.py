@@ -15,7 +15,7 @@ import pytest
 from holdfast.checkpoint.again import order_again
 from holdfast.checkpoint.log import CheckpointLog
 from holdfast.checkpoint.reports import GIVE_UP
-from holdfast.checkpoint.resolve import resolve
+from holdfast.checkpoint.resolve import record_orders
 from holdfast.checkpoint.stuck import choose
 from holdfast.committers.file import FileCheckpointCommitter
 from holdfast.committers.sql import SqlCheckpointCommitter
@@ -256,7 +256,7 @@ def test_a_take_over_loses_no_row_that_is_decided_and_not_delivered(
     assert first.pending == [2], "nobody but the operator can know whether it was delivered"
     log = CheckpointLog(first.storage, "orders")
     log.load()
-    (report,) = resolve(location.removesuffix("/holdfast"), "orders", choose(log), GIVE_UP, WHO)
+    (report,) = record_orders(location.removesuffix("/holdfast"), "orders", choose(log), GIVE_UP, WHO)
     order_again(first.storage, report, WHO)
     first.restart(target.sink(), take_over=True)
     first.run(2, [2])

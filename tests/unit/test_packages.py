@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 
 import holdfast as hf
 from holdfast.checkpoint.ports import Run
-from holdfast.doors.orders import Order
+from holdfast.doors.orders import TaskOrder
 from holdfast.doors.source import Writing
 from holdfast.errors import ConfigError, MissingExtraError
 from holdfast.spark.failures import from_text
@@ -81,7 +81,7 @@ def test_a_task_of_the_door_without_holdfast_says_what_to_ship_and_how(tmp_path:
     """In a Python that has Spark's packages and not ours; through the door nobody asks executors before."""
     run = Run("door", "lineage", 0, str(tmp_path))
     kafka = hf.KafkaSink("localhost:9", "t", name="out")
-    (tmp_path / "writer").write_bytes(cloudpickle.dumps(Writing(Order(run, 0, sinks=(kafka,)))))
+    (tmp_path / "writer").write_bytes(cloudpickle.dumps(Writing(TaskOrder(run, 0, sinks=(kafka,)))))
     code = (
         "import pickle, sys\n"
         "class NotHere:\n"

@@ -217,14 +217,14 @@ class TestWaysOut:
 
     def test_a_kill_between_the_record_and_the_report(self, engine, endpoint, tmp_path, monkeypatch) -> None:
         get_stuck(engine, endpoint)
-        from holdfast.checkpoint import resolve as orders
+        from holdfast.checkpoint import resolve as module
 
-        real = orders.finish
-        monkeypatch.setattr(orders, "finish", lambda log: None)
+        real = module.finish
+        monkeypatch.setattr(module, "finish", lambda log: None)
         run("resolve", tmp_path, "--give-up", "--yes")
         assert engine.storage.names("lost") and not engine.storage.names("reports")
         assert json.loads(run("status", tmp_path, "--json").stdout)["resolutions"][0]["rows_lost"] == 3
-        monkeypatch.setattr(orders, "finish", real)
+        monkeypatch.setattr(module, "finish", real)
         result = run("resolve", tmp_path, 0, "--give-up", "--yes")
         assert result.exit_code == 1 and "resolved already" in result.stderr
         assert report(tmp_path)["rows_lost"] == 3 and not engine.storage.names("lost")
@@ -280,7 +280,7 @@ class TestRefusals:
         engine.restart()
         engine.run(0, [3], [1, 2], [4])
         with pytest.raises(CommitError, match="checkpoint 0 of sink 'prepared': something changed meanwhile"):
-            resolve.resolve(str(tmp_path), "orders", [seen], "give-up", {"by": "me", "host": "h", "at": 1})
+            resolve.record_orders(str(tmp_path), "orders", [seen], "give-up", {"by": "me", "host": "h", "at": 1})
         assert sorted(endpoint.rows) == [1, 2, 3, 4] and engine.storage.names("reports") == []
 
     def test_a_driver_that_is_alive(self, engine, endpoint, tmp_path) -> None:

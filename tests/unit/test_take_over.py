@@ -100,7 +100,7 @@ def test_a_second_take_over_doubles_nothing_in_silence(two: tuple[Marks, Engine]
     log.load()
     who = {"by": "me", "host": "here", "at": 0}
     location = str(marks.location("first")).removesuffix("/holdfast")
-    resolve.resolve(location, "orders", stuck.choose(log), "mark-delivered", who)
+    resolve.record_orders(location, "orders", stuck.choose(log), "mark-delivered", who)
     first.restart(marks.sink())
     first.run(1, [2])
     assert marks.endpoint.rows == [1, 5, 2]

@@ -83,7 +83,7 @@ def _kept(finding: Finding) -> str:
     return "; if the endpoint still has them, the next start reads them into a report, then undoes them there"
 
 
-def resolve(
+def record_orders(
     location: str, pipeline: str, meant: Sequence[Finding], how: str, who: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Record the orders, by a generation of their own; returns the reports. `who` is by, host and at."""

@@ -12,9 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.checkpoint import operator
-from holdfast.checkpoint import orders as recorded
-from holdfast.checkpoint import resolve as orders
+from holdfast.checkpoint import operator, orders
+from holdfast.checkpoint import resolve as ways_out
 from holdfast.checkpoint.log import ACCEPT_RESTORED
 from holdfast.checkpoint.reader import LogReader
 from holdfast.checkpoint.reports import GIVE_UP, MARK_DELIVERED, PRODUCE_ANYWAY
@@ -122,18 +121,18 @@ def _decide(out: Output, found: Status, checkpoint: int | None, sink: str | None
     location, pipeline = found.location, str(found.pipeline)
     log = LogReader(location)
     log.load()
-    recorded.finish(log, present=log.sink_names())
+    orders.finish(log, present=log.sink_names())
     meant = choose(log, checkpoint, sink, whole_sink=how in (GIVE_UP, MARK_DELIVERED, TRY_AGAIN))
     for finding in meant:
-        orders.check_way(location, finding, how)
+        ways_out.check_way(location, finding, how)
     ask(out, f"{operator.question(meant, how)}{operator.elsewhere(found.owner)}", yes=yes)
     if how == TRY_AGAIN:
-        orders.try_again(log.storage, meant)
+        ways_out.try_again(log.storage, meant)
         names = [{"checkpoint_id": f.checkpoint_id, "sink": f.sink} for f in meant]
         told = "Start the query: it tries again, and says anew why if it cannot."
         out.result({"location": location, "try_again": names}, lambda: Text(told))
         return
-    done = orders.resolve(location, pipeline, meant, how, operator.who())
+    done = ways_out.record_orders(location, pipeline, meant, how, operator.who())
     first = {"report": done[0]} if len(done) == 1 else {}
     out.result({"location": location, **first, "reports": done}, lambda: Group(*map(_report, done)))
 
@@ -143,9 +142,9 @@ def _accept(out: Output, found: Status, sink: str | None, *, yes: bool) -> None:
         raise ConfigError("--accept-restored needs --sink: which endpoint was restored?")
     log = LogReader(found.location)
     log.load()
-    missing = orders.missing_in(log, found.location, sink)
-    ask(out, f"{orders.accept_consequence(missing)}{operator.elsewhere(found.owner)}", yes=yes)
-    report = orders.accept_restored(found.location, str(found.pipeline), missing, operator.who())
+    missing = ways_out.missing_in(log, found.location, sink)
+    ask(out, f"{ways_out.accept_consequence(missing)}{operator.elsewhere(found.owner)}", yes=yes)
+    report = ways_out.accept_restored(found.location, str(found.pipeline), missing, operator.who())
     out.result({"location": found.location, "report": report}, lambda: _report(report))
 
 
@@ -162,7 +161,7 @@ def _show(out: Output, found: Status, checkpoint: int | None, sink: str | None) 
 
 
 def _document(found: Status, shown: Sequence[Finding]) -> dict[str, Any]:
-    stuck = [{**asdict(f), "ways": {how: orders.consequence(f, how) for how in orders.ways(f)}} for f in shown]
+    stuck = [{**asdict(f), "ways": {how: ways_out.consequence(f, how) for how in ways_out.ways(f)}} for f in shown]
     return {"location": found.location, "stuck": stuck, "resolutions": list(found.resolutions)}
 
 
@@ -189,7 +188,7 @@ def _shown(f: Finding, location: str) -> list[RenderableType]:
     ):
         facts.add_row(Text(name, style="bold"), Text(value))
     command = f"holdfast resolve {location} {f.checkpoint_id} --sink {f.sink}"
-    ways = [Text(f"{command} --{how}\n    {orders.consequence(f, how)}") for how in orders.ways(f)]
+    ways = [Text(f"{command} --{how}\n    {ways_out.consequence(f, how)}") for how in ways_out.ways(f)]
     return [facts, Text("Ways out, each of which asks first:"), *ways]
 
 

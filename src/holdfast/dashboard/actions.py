@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checkpoint import journal, operator, orders
-from holdfast.checkpoint.resolve import TRY_AGAIN, WAYS, check_way, resolve, try_again
+from holdfast.checkpoint.resolve import TRY_AGAIN, WAYS, check_way, record_orders, try_again
 from holdfast.checkpoint.savepoint_orders import savepoint
 from holdfast.checkpoint.stuck import Finding, choose
 from holdfast.connectors.kafka.sink import ending
@@ -112,7 +112,7 @@ class Actions:
         if how == TRY_AGAIN:
             try_again(log.storage, meant)
         else:
-            reports = resolve(place.location, str(place.status().pipeline), meant, how, by)
+            reports = record_orders(place.location, str(place.status().pipeline), meant, how, by)
         return _done(how, "recorded: the next start of the query goes on", reports=reports)
 
     # -- savepoints -------------------------------------------------------------------------------------------------

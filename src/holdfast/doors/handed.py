@@ -13,7 +13,7 @@ from holdfast.checkpoint.shared import Proof
 from holdfast.core.model import CheckpointId
 from holdfast.core.passes import Attempt, Passes
 from holdfast.core.repair import Replayed
-from holdfast.doors.orders import Answer, Order, reports_of
+from holdfast.doors.orders import Answer, TaskOrder, reports_of
 from holdfast.errors import EngineError
 from holdfast.sinks.two_phase import TwoPhaseCommitSink
 
@@ -32,7 +32,7 @@ class HandedBatch:
         self.checkpoint_id = checkpoint_id
         self._run, self._passes, self._letters, self._prove = run, passes, letters, prove
         #: what tasks are told, once the coordinator wants them to run
-        self.order: Future[Order] = Future()
+        self.order: Future[TaskOrder] = Future()
         #: what they said, or why there will be nothing
         self.answers: Future[Sequence[Answer]] = Future()
         #: the coordinator is done with it
@@ -59,7 +59,7 @@ class HandedBatch:
             )
         number, won = self._passes.begin(), None
         careful = careful or self._letters is not None
-        order = Order(run, checkpoint_id, timestamp, tuple(sinks), self._letters, careful, number)
+        order = TaskOrder(run, checkpoint_id, timestamp, tuple(sinks), self._letters, careful, number)
         proof = self._prove()
         try:
             if proof is None:
@@ -75,13 +75,13 @@ class HandedBatch:
 
     def drain(self) -> None:
         """The batch is decided: let Spark's tasks read their rows, and do nothing with them."""
-        self._tasks(Order(self._run, self.checkpoint_id))
+        self._tasks(TaskOrder(self._run, self.checkpoint_id))
 
     def digests(self, sink: str) -> list[Replayed]:
         """Not possible: what is read once to be compared could not be written after that."""
         self._refuse(f"compare its rows with what sink {sink!r} has lost")
 
-    def _tasks(self, order: Order) -> Sequence[Answer]:
+    def _tasks(self, order: TaskOrder) -> Sequence[Answer]:
         self.order.set_result(order)
         return self.answers.result()
 

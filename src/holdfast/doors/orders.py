@@ -28,7 +28,7 @@ _BATCH_ID = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True)
-class Order:
+class TaskOrder:
     """One micro-batch, as its tasks need it; made before they begin."""
 
     run: Run
@@ -44,7 +44,7 @@ class Order:
     look: Look | None = None
 
     def __repr__(self) -> str:
-        return f"Order({self.run.pipeline!r}, checkpoint {self.checkpoint_id})"
+        return f"TaskOrder({self.run.pipeline!r}, checkpoint {self.checkpoint_id})"
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Answer:
         )
 
 
-def carry_out(order: Order, batches: Iterable[pa.RecordBatch]) -> Answer:
+def carry_out(order: TaskOrder, batches: Iterable[pa.RecordBatch]) -> Answer:
     """In a task: write the partition, or only read it."""
     context = TaskContext.get()
     assert context is not None

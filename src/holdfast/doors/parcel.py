@@ -16,7 +16,7 @@ from holdfast.spark.look import look, wrong
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from holdfast.doors.orders import Order
+    from holdfast.doors.orders import TaskOrder
 
 
 class Parcel(DataSourceStreamArrowWriter):
@@ -40,11 +40,11 @@ class Parcel(DataSourceStreamArrowWriter):
             raise RuntimeError(f"{kind}: {text}\n{self._mark}{json.dumps({'error': kind, 'message': text})}")
         from holdfast.doors.source import Writing
 
-        order: Order = pickle.loads(self._order)  # noqa: S301  the driver's own bytes, as every task gets them
+        order: TaskOrder = pickle.loads(self._order)  # noqa: S301  the driver's own bytes, as every task gets them
         return Writing(order).write(iterator)
 
 
-def packed(order: Order) -> bytes:
+def packed(order: TaskOrder) -> bytes:
     """The parcel of an order, pickled."""
     from holdfast.core.version import __version__
     from holdfast.doors import parcel

@@ -24,7 +24,7 @@ from holdfast.core.passes import Passes
 from holdfast.doors.groups import warn_of_groups
 from holdfast.doors.handed import HandedBatch
 from holdfast.doors.options import Plan, read_options
-from holdfast.doors.orders import ZONE, Answer, Order
+from holdfast.doors.orders import ZONE, Answer, TaskOrder
 from holdfast.errors import EngineError, HoldfastError, StorageError
 from holdfast.spark import private
 from holdfast.spark.running import LAST_CALL, TICK
@@ -113,7 +113,7 @@ class DoorRun:
 
     # -- one batch --------------------------------------------------------------------------------------------------
 
-    def begin(self) -> Order:
+    def begin(self) -> TaskOrder:
         """Before the tasks: sweep, make room, and say what they have to do."""
         planned, run = self._planned(), self._coordinator.run_info
         assert run is not None

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from holdfast.doors.orders import Order
+    from holdfast.doors.orders import TaskOrder
 
 # Spark imports this in every session that looks for a data source: what is not needed for that is imported later.
 
@@ -72,7 +72,7 @@ class DefaultSource(DataSource):
 class Writing(DataSourceStreamArrowWriter):
     """In the tasks."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: TaskOrder) -> None:
         self._order = order
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -120,7 +120,7 @@ class Committing(DataSourceStreamArrowWriter):
             return  # the process is gone, and the next start undoes what nobody decided
 
 
-def plan_batch(options: Mapping[str, str], schema: str) -> Order:
+def plan_batch(options: Mapping[str, str], schema: str) -> TaskOrder:
     """Tell the process beside the driver of a batch, starting it when there is none."""
     from holdfast.doors import talk
     from holdfast.doors.default_files import refuse_elsewhere
@@ -140,7 +140,7 @@ def plan_batch(options: Mapping[str, str], schema: str) -> Order:
                 reply = talk.ask(place, request)
             except OSError as error:
                 raise talk.gone(error) from error
-    order: Order = pickle.loads(base64.b64decode(reply["order"]))  # noqa: S301  from our own process, over our socket
+    order: TaskOrder = pickle.loads(base64.b64decode(reply["order"]))  # noqa: S301  from our own process, over our socket
     return order
 
 

@@ -220,12 +220,12 @@ class Operator:
         meant = stuck.choose(reader)
         for finding in meant:
             resolve.check_way("model:", finding, self.how)
-        self.orders += resolve.resolve("model:", PIPELINE, meant, self.how, WHO)
+        self.orders += resolve.record_orders("model:", PIPELINE, meant, self.how, WHO)
 
     def _send_again(self, reader: CheckpointLog) -> None:
         """Give up what the write-ahead sink owes, then have the rows of the reports sent with the next decision."""
         meant = [finding for commit, finding in stuck.owed_findings(reader).items() if commit.sink == "wa"]
-        self.orders += resolve.resolve("model:", PIPELINE, meant, GIVE_UP, WHO)
+        self.orders += resolve.record_orders("model:", PIPELINE, meant, GIVE_UP, WHO)
         for report in self.orders:
             order_again(self.world.view(self.world.store, self.process), report, WHO)
             self.world.sent_again.add(int(report["checkpoint_id"]))
