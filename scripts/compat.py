@@ -52,6 +52,8 @@ PARTS = {
         "tests/integration/test_kafka_modes.py::TestRepairOnSpark",
     ),
 }
+#: What Ivy says when it could ask nobody; that a version is "not found" it says then as well.
+_AWAY = re.compile(r"Server access error|Host \S+ not found")
 #: Older PySparks leave sockets to the garbage collector, and our own tests take every warning for an error.
 WARNINGS = ("-W", "ignore::ResourceWarning", "-W", "ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -91,9 +93,11 @@ def environment(version: str) -> Path:
 
 @functools.cache
 def kafka_is_missing(version: str) -> str:
-    """Why Kafka's connector cannot be had for this Spark; empty when it can."""
+    """Why Kafka's connector cannot be had for this Spark; empty when it can. That nobody could be asked is an error."""
     code = "from holdfast.spark.jars import kafka_jars; kafka_jars()"
     done = _python(version, "-c", code)
+    if _AWAY.search(done.stderr):
+        raise RuntimeError(f"Kafka's connector for Spark {version}: {done.stderr[-2000:]}")
     return "" if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
 
 

@@ -32,6 +32,8 @@ ROWS = [
     {"id": n, "amount": n / 2, "customer": f"c{n}", "country": "de", "ordered_at": "2026-01-01T00:00:00Z"}
     for n in range(5)
 ]
+#: What spark-pipelines runs in tests/crash/test_doors.py.
+PIPELINE = (ROOT / "examples" / "pipelines" / "transformations" / "orders.py").read_text()
 #: Pages whose snippets need a broker, and what they call it.
 BROKERS = {
     "kafka.md": ("broker:9092", ["paid-orders", "totals", "totals-progress"]),
@@ -56,7 +58,7 @@ class Page:
     def run(self) -> None:
         """Every snippet; and what starts a query, or would, is run to its end."""
         for block in blocks(self.page, PYTHON):
-            if any(block in example for example in EXAMPLES):
+            if any(block in example for example in (*EXAMPLES, PIPELINE)):
                 continue
             for old, new in self._replaced.items():
                 block = block.replace(old, new)
@@ -143,29 +145,16 @@ def test_rows_arrive_in_sqlite(run_page, page, capsys) -> None:
 
 
 def test_rows_arrive_through_every_door(spark, tmp_path) -> None:
-    """Over Spark Connect the same call is made of a remote frame; tests/crash/test_doors.py has the server for that."""
-    flows: dict[str, Any] = {}
-
-    class Pipelines:
-        def create_sink(self, name: str, form: str, options: dict[str, str]) -> None:
-            flows[name] = {"form": form, "options": options}
-
-        def append_flow(self, target: str) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-            return lambda frame: flows[target].setdefault("frame", frame)
-
+    """The snippet of declarative pipelines is a part of an example, and spark-pipelines runs that in
+    tests/crash/test_doors.py, where a server of Spark Connect is, too: the same call is made of a remote frame."""
     remote = 'remote("sc://spark-server:15002")'
-    assert remote in (DOCS / "spark-doors.md").read_text()
-    made = Page(DOCS / "spark-doors.md", tmp_path, spark, {remote: 'appName("tests")'})
-    made.names["dp"] = Pipelines()
+    page = DOCS / "spark-doors.md"
+    assert remote in page.read_text()
+    assert [block in PIPELINE for block in blocks(page, PYTHON) if "dp.create_sink" in block] == [True]
+    made = Page(page, tmp_path, spark, {remote: 'appName("tests")'})
     made.run()
     assert len(made.queries) == 2, "the format, and write_stream on the same location"
     assert rows(made) == [(row["id"], row["amount"]) for row in ROWS]
-    flow = flows["orders"]
-    writer = flow["frame"]().writeStream.format(flow["form"]).options(**flow["options"])
-    writer = writer.option("table", "flow").option("checkpointLocation", str(tmp_path / "flow"))
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
-    assert rows(made, "flow") == [(row["id"], row["amount"]) for row in ROWS]
 
 
 def test_rows_arrive_in_files(run_page) -> None:

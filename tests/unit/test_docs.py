@@ -114,6 +114,8 @@ def test_commands_exist(page):
             assert words[1] in targets
         elif words[0] == "python":
             assert (ROOT / words[1]).is_file() or f"<!-- file: {words[1]} -->" in page.read_text(), line
+        elif words[:2] == ["pip", "wheel"]:
+            assert words[-1] == "."  # made and installed by `make dist-check`
         elif words[:2] == ["pip", "install"]:
             named = re.findall(r"\[(.*)\]", words[-1])
             assert words[-1].startswith((".", "holdfast", "dist/holdfast")), line
