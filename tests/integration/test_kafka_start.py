@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -110,6 +111,61 @@ def test_p8_a_partition_shows_all_of_a_subtasks_rows_of_a_checkpoint_or_none(
     assert sum(ended.values()) == 80
     assert {place: n for place, n in ended.items() if place in half} == half, "nothing is added to what was seen"
     local.sink.close()
+
+
+def test_p8_at_no_moment_of_a_commit_is_a_part_of_a_subtask_to_be_read(
+    kafka: KafkaBroker, topic: Topic, tmp_path: Path
+) -> None:
+    """A reader asks all the time up to where it may read; Kafka writes its markers partition by partition meanwhile."""
+    name, checkpoints = topic("moments", 3), 15
+    local = Local(hf.KafkaSink(kafka.bootstrap, name), tmp_path)
+    looks: set[tuple[int, int]] = set()
+    over = threading.Event()
+
+    def watch() -> None:
+        settings = {"bootstrap.servers": kafka.bootstrap, "group.id": uuid.uuid4().hex}
+        reader = Consumer({**settings, "isolation.level": "read_committed"})
+        while not over.is_set():
+            looks.update((n, reader.get_watermark_offsets(TopicPartition(name, n), 10)[1]) for n in range(3))
+        reader.close()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        for number in range(checkpoints):
+            parts = [rows(*(f"{number}.{subtask}.{n}" for n in range(30))) for subtask in range(2)]
+            made = [one for subtask, part in enumerate(parts) for one in local.write(number, part, subtask)]
+            local.sink.commit(number, made, LoopTasks())
+    finally:
+        over.set()
+        watcher.join()
+    local.sink.close()
+    places: dict[tuple[int, str], list[int]] = {}
+    for partition, offset, value in _placed(kafka, name):
+        places.setdefault((partition, value.rpartition(".")[0]), []).append(offset)
+    assert sum(map(len, places.values())) == checkpoints * 2 * 30
+    assert len(looks) > 3 * checkpoints / 2, "the reader hardly looked"
+    for (partition, subtask), found in places.items():
+        for _, end in (look for look in looks if look[0] == partition):
+            below = sum(offset < end for offset in found)
+            assert below in (0, len(found)), f"{below} of {len(found)} rows of {subtask} could be read below {end}"
+
+
+def _placed(kafka: KafkaBroker, name: str) -> list[tuple[int, int, str]]:
+    """Partition, offset and value of every committed row."""
+    reader = Consumer(
+        {"bootstrap.servers": kafka.bootstrap, "group.id": uuid.uuid4().hex, "enable.partition.eof": True,
+         "isolation.level": "read_committed"}
+    )  # fmt: skip
+    reader.assign([TopicPartition(name, n, 0) for n in range(3)])
+    found, ended = [], 0
+    while ended < 3:
+        for message in reader.consume(500, 10):
+            ended += message.error() is not None
+            if not message.error():
+                found.append((message.partition(), message.offset(), message.value().decode()))
+    reader.close()
+    return found
 
 
 def test_t7_a_transaction_past_80_percent_of_its_timeout_is_warned_of(
