@@ -225,10 +225,10 @@ def broker_restarted(fault: str) -> Scenario:
     def scenario(work: KafkaWork) -> None:
         driver = work.start(fault)
         try:
-            wait_until_stopped(driver)
+            process = work.wait_paused(driver)
             work.broker.stop(kill=True)
             work.broker.start()
-            driver.send_signal(signal.SIGCONT)
+            os.kill(process, signal.SIGCONT)
             code = driver.wait(240)
         finally:
             end(driver)

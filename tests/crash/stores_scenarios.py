@@ -65,11 +65,11 @@ def server_restarted(fault: str) -> Scenario:
     def scenario(work: StoresWork) -> None:
         driver = work.start(fault)
         try:
-            wait_until_stopped(driver)
+            process = work.wait_paused(driver)
             for server in _servers(work):
                 server.stop(kill=True)
                 server.start()
-            driver.send_signal(signal.SIGCONT)
+            os.kill(process, signal.SIGCONT)
             code = driver.wait(240)
         finally:
             end(driver)
