@@ -114,7 +114,7 @@ class KafkaWork(Work):
             "group": self.group,
             "out": self.out,
             "per_checkpoint": sum(SOURCE) // CHECKPOINTS,
-            "conf": self.shared_conf,
+            "conf": {**self.shared_conf, **spec.pop("conf", {})},
         }
         return super().start(fault, **given, **spec)
 
