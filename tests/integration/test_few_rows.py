@@ -1,4 +1,4 @@
-"""A batch of few rows from Kafka is written by one task; what is lost of it is produced again all the same."""
+"""`spark.holdfast.fewRows`: a batch of few rows from Kafka is written by one task; what is lost is produced again."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ ROWS, PARTITIONS = 30, 3
 @pytest.fixture
 def few(spark: SparkSession) -> Iterator[Callable[[str], None]]:
     """Sets the limit."""
-    before = spark.conf.get(FEW_ROWS)
     yield lambda limit: spark.conf.set(FEW_ROWS, limit)
-    spark.conf.set(FEW_ROWS, before or "0")
+    spark.conf.unset(FEW_ROWS)
 
 
 @pytest.fixture
@@ -69,12 +68,14 @@ def numbers(kafka: Any, name: str) -> list[int]:
         ("two-phase", "29", PARTITIONS),
         ("write-ahead", "30", 1),
         ("write-ahead", "0", PARTITIONS),
+        ("two-phase", None, PARTITIONS),
     ],
 )
 def test_few_rows_are_written_by_one_task_and_more_by_one_for_each_partition(
     kafka, topic, source, few, tmp_path, mode, limit, subtasks
 ) -> None:
-    few(limit)
+    if limit is not None:
+        few(limit)
     name = topic("out")
     light = source.where("length(value) > 0").selectExpr("value", "value AS key")
     assert deliver(light, KafkaSink(kafka.bootstrap, name, mode=mode), tmp_path / "c") == subtasks

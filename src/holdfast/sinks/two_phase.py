@@ -32,7 +32,7 @@ class TwoPhaseCommitSink(ABC):
     #: commits checkpoint N while the tasks of N + 1 run, at most one behind: for a sink whose prepared work keeps, and
     #: whose `commit` shares nothing with `validate`, `snapshot_state` and `recover`, which then run beside it
     overlaps: bool = False
-    #: a batch of few rows is best written by one subtask: each one costs the endpoint more than such rows do
+    #: a batch of few rows may be written by one subtask (`spark.holdfast.fewRows`): each costs more than such rows do
     gathers: bool = False
     #: seconds after which the endpoint drops an open transaction, for the warning at 80 %; None: never
     transaction_timeout: float | None = None

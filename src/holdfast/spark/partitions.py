@@ -23,8 +23,8 @@ _PLAIN = (
     t.StringType, t.BinaryType, t.DateType, t.TimestampType, t.TimestampNTZType,
 )  # fmt: skip
 _LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
-#: A batch of at most so many rows from Kafka is written by one task, where all its sinks gain by that; 0: none is.
-FEW_ROWS, _FEW = "spark.holdfast.fewRows", 4_000
+#: A batch of at most so many rows from Kafka is written by one task, where all its sinks gain by that. By default none.
+FEW_ROWS = "spark.holdfast.fewRows"
 #: What Spark tells every job of a micro-batch.
 _QUERY_ID = "sql.streaming.queryId"
 
@@ -74,10 +74,10 @@ class PlanReader:
 
 
 def _few_rows(session: SparkSession) -> int:
-    told = session.conf.get(FEW_ROWS, None)
-    if told is not None and not told.isdigit():
+    told = session.conf.get(FEW_ROWS, None) or "0"
+    if not told.isdigit():
         raise ConfigError(f"{FEW_ROWS}={told}: give a number of rows; 0 if no batch shall be written by one task alone")
-    return _FEW if told is None else int(told)
+    return int(told)
 
 
 def each_partition(
