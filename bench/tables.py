@@ -55,9 +55,10 @@ def _why_not_whole(found: dict[str, Any] | None) -> str:
 
 
 def shown(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The run whose table is shown: the newest that was told nothing, else the newest."""
+    """The run whose table is shown: the newest that was told nothing, else the newest of those with the most bars."""
     plain = [run for run in runs if not run["options"]]
-    return (plain or runs)[-1]
+    most = max(len(run["bars"]) for run in runs)
+    return (plain or [run for run in runs if len(run["bars"]) == most])[-1]
 
 
 def missed(run: dict[str, Any]) -> list[dict[str, Any]]:
@@ -141,9 +142,8 @@ def _usd(requests: Mapping[str, float]) -> str:
 
 
 def overview(folder: Path, targets: Sequence[str]) -> str:
-    """Every bar of the newest whole run of each benchmark, or of a lesser one where there is none, met or missed."""
+    """Every bar of each benchmark, met or missed: of its newest whole run, or where there is none, of lesser ones."""
     kept = {f"bench-{found['benchmark']}": found["runs"] for found in results(folder)}
-    newest = {target: shown(kept[target]) for target in targets if target in kept}
     rows = [
         (
             bar["what"],
@@ -152,14 +152,22 @@ def overview(folder: Path, targets: Sequence[str]) -> str:
             _verdict(bar),
             f"`make {target}`{_lesser(target, run)}, {_when(run)}",
         )
-        for target, run in newest.items()
-        for bar in run["bars"]
+        for target in targets
+        for run, bar in _bars(kept.get(target, []))
     ]
     lines = ["", *_table(("bar", "measured", "allowed", "", "by"), rows)]
-    rest = [f"`make {target}`" for target in targets if target in NOT_WHOLE or target not in newest]
+    rest = [f"`make {target}`" for target in targets if target in NOT_WHOLE or target not in kept]
     if rest:
         lines += ["", f"Not measured whole on this code yet: {', '.join(rest)}."]
     return "\n".join(lines) + "\n\n"
+
+
+def _bars(runs: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The bars of the run that is shown; a lesser run may lack some, so each is from the newest that has it."""
+    if not runs or not shown(runs)["options"]:
+        return [(run, bar) for run in runs if run is shown(runs) for bar in run["bars"]]
+    found = {bar["what"]: (run, bar) for run in runs for bar in run["bars"]}
+    return list(found.values())
 
 
 def _lesser(target: str, run: dict[str, Any]) -> str:

@@ -165,3 +165,12 @@ def test_what_a_million_checkpoints_cost_follows_from_counted_requests(results):
     text = tables.costs(results)
     assert "| one write-ahead sink | 2.0 get, 4.0 put | 20.8 USD, and 5.4 USD for each subtask" in text
     assert "1 sink" not in text
+
+
+def test_a_run_of_a_part_hides_no_bar_that_an_earlier_one_missed(results, monkeypatch):
+    run_once(1.2, ["--rounds", "1"], name="short")
+    bar = report.Bar("latency", 90.0, 100.0, "ms", rule="")
+    report.Report("short", ("what", "ms"), [("a", "1")], [bar], {}, ["--no-all"]).finish()
+    monkeypatch.setattr(tables, "NOT_WHOLE", ("bench-short",))
+    text = tables.overview(results, ["bench-short"])
+    assert "| speed | 1.2 times |" in text and "**missed**" in text and "| latency | 90 ms |" in text
