@@ -277,7 +277,7 @@ def _column(sink: str) -> dict[str, Scenario]:
 _ALWAYS = {
     ("kafka", "both"), ("postgres-two-phase", "stopped and continued"), ("sqlite", "woken beside a driver"),
     ("write-ahead", "in a delivery"), ("files", "shuffle files lost"), ("three", "dynamic allocation"),
-    ("three", "decommissioned, driver killed"), ("door", "both"),
+    ("three", "decommissioned, driver killed"),
 }  # fmt: skip
 
 

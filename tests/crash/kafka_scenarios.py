@@ -405,7 +405,7 @@ def _cases() -> list[Case]:
         for (points, way), scenario in _BOTH.items()
     ]
     few = [
-        Case(points[0], TITLES[points[0]], "kafka-few", way, scenario, always=len(points) > 1, also=points[1:])
+        Case(points[0], TITLES[points[0]], "kafka-few", way, scenario, also=points[1:])
         for (points, way), scenario in _FEW.items()
     ]
     return each + both + few

@@ -111,7 +111,9 @@ def test_a_full_refresh_of_a_declarative_pipeline_is_a_take_over(tmp_path: Path)
 @pytest.mark.parametrize(("commit_offsets", "told"), [(None, 1), (True, 1), (False, 0)])
 def test_over_connect_read_kafka_says_that_the_group_does_not_follow(monkeypatch, caplog, commit_offsets, told) -> None:
     class Connect:
-        """A session without a JVM, and its reader."""
+        """A session without a JVM, as its class says, and its reader."""
+
+        __module__ = "pyspark.sql.connect.session"
 
         @property
         def readStream(self) -> Connect:

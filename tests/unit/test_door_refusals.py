@@ -186,8 +186,9 @@ def test_write_stream_refuses_a_bare_location_that_spark_takes_for_hdfs(monkeypa
 @pytest.mark.parametrize("version", ["4.0.1", "3.5.6", "4.0.0-SNAPSHOT"])
 def test_over_connect_an_older_server_is_refused_when_the_writer_is_made(monkeypatch, version: str) -> None:
     class Connect:
-        """A frame without a JVM."""
+        """A frame without a JVM, as its class says."""
 
+        __module__ = "pyspark.sql.connect.dataframe"
         isStreaming = True
         sparkSession = SimpleNamespace(version=version)
 
