@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.crash import late
@@ -118,12 +118,7 @@ def zombie_executor(work: Work) -> None:
         # begun can be prepared.
         assert told.read_text() == "prepared" or work.sink in (*IN_THE_LOG, "kafka", "three"), told.read_text()
     finally:
-        for pid in frozen:
-            if state_of(pid) is not None:
-                os.kill(pid, signal.SIGCONT)
-        end(driver)
-        # Its executor cannot end it any more.
-        kill_all(pid for pid in frozen if "pyspark.daemon" in command_of(pid))
+        _end_thawed(driver, frozen)
     cluster.idle()
     work.run_clean(late=True)
     work.assert_clean()
@@ -141,22 +136,29 @@ def woken_beside_a_driver(work: Work) -> None:
         task = _asleep(work, driver)
         frozen = cluster.freeze(cluster.worker_of(task))
         process = work.wait_paused(driver)
-        assert removed(work) >= 1, work.log()
-        for pid in (*frozen, task):
-            if state_of(pid) is not None:
-                os.kill(pid, signal.SIGCONT)
+        wait_for(lambda: removed(work) >= 1, "the frozen executor is given up")
+        _thaw((*frozen, task))
         told = work.once / late.END
         wait_for(lambda: told.exists() and told.read_text(), "the late task has ended")
         os.kill(process, signal.SIGCONT)
         ended_well(work, driver)
     finally:
-        for pid in frozen:
-            if state_of(pid) is not None:
-                os.kill(pid, signal.SIGCONT)
-        end(driver)
-        kill_all(pid for pid in frozen if "pyspark.daemon" in command_of(pid))
+        _end_thawed(driver, frozen)
     cluster.idle()
     work.assert_clean()
+
+
+def _thaw(frozen: Iterable[int]) -> None:
+    for pid in frozen:
+        if state_of(pid) is not None:
+            os.kill(pid, signal.SIGCONT)
+
+
+def _end_thawed(driver: Driver, frozen: Iterable[int]) -> None:
+    """End a driver, and a machine's processes that its executor cannot end any more."""
+    _thaw(frozen)
+    end(driver)
+    kill_all(pid for pid in frozen if "pyspark.daemon" in command_of(pid))
 
 
 def _asleep(work: Work, driver: Driver) -> int:
