@@ -164,10 +164,9 @@ def overview(folder: Path, targets: Sequence[str]) -> str:
 
 def _bars(runs: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """The bars of the run that is shown; a lesser run may lack some, so each is from the newest that has it."""
-    if not runs or not shown(runs)["options"]:
-        return [(run, bar) for run in runs if run is shown(runs) for bar in run["bars"]]
-    found = {bar["what"]: (run, bar) for run in runs for bar in run["bars"]}
-    return list(found.values())
+    if runs and not shown(runs)["options"]:
+        runs = [shown(runs)]
+    return list({bar["what"]: (run, bar) for run in runs for bar in run["bars"]}.values())
 
 
 def _lesser(target: str, run: dict[str, Any]) -> str:

@@ -400,15 +400,12 @@ def _cases() -> list[Case]:
         for sink, column in columns.items()
         for (point, way), scenario in sorted(column.items(), key=lambda item: item[0])
     ]
-    both = [
-        Case(points[0], TITLES[points[0]], "kafka-both", way, scenario, always=True, also=points[1:])
-        for (points, way), scenario in _BOTH.items()
+    together = [
+        Case(points[0], TITLES[points[0]], sink, way, scenario, always=sink == "kafka-both", also=points[1:])
+        for sink, found in (("kafka-both", _BOTH), ("kafka-few", _FEW))
+        for (points, way), scenario in found.items()
     ]
-    few = [
-        Case(points[0], TITLES[points[0]], "kafka-few", way, scenario, also=points[1:])
-        for (points, way), scenario in _FEW.items()
-    ]
-    return each + both + few
+    return each + together
 
 
 CASES = _cases()
