@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import holdfast as hf
-from holdfast.connectors.kafka.client.transactions import TransactionClient
-from holdfast.connectors.kafka.sink import ids
 from holdfast.connectors.kafka.sink.options import KafkaSink
 from holdfast.spark import private
 from holdfast.spark.partitions import FEW_ROWS
-from tests.integration.test_kafka_sink import consume
+from tests.integration.test_kafka_sink import consume, late_sink
 
 pytestmark = pytest.mark.spark
 Make = Callable[..., str]
@@ -117,18 +114,7 @@ def test_one_transaction_of_all_partitions_that_times_out_is_produced_again(
     """The replay has the rows in three parts, which together are those that were lost."""
     few("4000")
     name = topic("late", 1)
-    paused: list[bool] = []
-    settings = {"bootstrap.servers": kafka.bootstrap}
-
-    class Late(KafkaSink):
-        def commit(self, checkpoint_id, committables, tasks):  # type: ignore[no-untyped-def]
-            with TransactionClient(settings) as client:
-                while not paused and client.ongoing(f"hfk1-{ids.escape(named(tmp_path / 'c'))}-"):
-                    time.sleep(0.5)
-            paused.append(True)
-            return super().commit(checkpoint_id, committables, tasks)
-
-    sink = Late(kafka.bootstrap, name, config={"transaction.timeout.ms": 8000}, name="k")
+    sink, paused = late_sink(kafka, name, named(tmp_path / "c"))
     assert deliver(source, sink, tmp_path / "c") == 1
     assert len(paused) == 2
     assert numbers(kafka, name) == list(range(ROWS))

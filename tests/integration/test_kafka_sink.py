@@ -60,6 +60,22 @@ def consume(broker: KafkaBroker, topic: str, *, isolation: str = "read_committed
         consumer.close()
 
 
+def late_sink(kafka: Any, topic: str, pipeline: str) -> tuple[KafkaSink, list[bool]]:
+    """One whose first commit waits until its transactions have timed out, and a list that grows with its commits."""
+    paused: list[bool] = []
+    settings = {"bootstrap.servers": kafka.bootstrap}  # not the broker: a sink travels to the tasks
+
+    class Late(KafkaSink):
+        def commit(self, checkpoint_id, committables, tasks):  # type: ignore[no-untyped-def]
+            with TransactionClient(settings) as client:
+                while not paused and client.ongoing(f"hfk1-{ids.escape(pipeline)}-"):
+                    time.sleep(0.5)
+            paused.append(True)
+            return super().commit(checkpoint_id, committables, tasks)
+
+    return Late(kafka.bootstrap, topic, config={"transaction.timeout.ms": 8000}, name="k"), paused
+
+
 @pytest.mark.usefixtures("each_way")
 @pytest.mark.contract("P3")
 def test_the_contract_suite(kafka: KafkaBroker, topic: Make) -> None:
@@ -262,18 +278,7 @@ def test_a_transaction_that_times_out_while_the_query_runs_is_produced_again(
     name = topic("late", 1)
     add_file(tmp_path / "in", 0, range(10))
     frame = read_files(spark, tmp_path / "in").selectExpr("cast(id as string) value")
-    paused: list[bool] = []
-    settings = {"bootstrap.servers": kafka.bootstrap}  # not the broker: a sink travels to the tasks
-
-    class Late(KafkaSink):
-        def commit(self, checkpoint_id, committables, tasks):  # type: ignore[no-untyped-def]
-            with TransactionClient(settings) as client:
-                while not paused and client.ongoing(f"hfk1-{ids.escape(name)}-"):
-                    time.sleep(0.5)
-            paused.append(True)
-            return super().commit(checkpoint_id, committables, tasks)
-
-    sink = Late(kafka.bootstrap, name, config={"transaction.timeout.ms": 8000}, name="k")
+    sink, paused = late_sink(kafka, name, name)
     writer = hf.write_stream(frame, sink, name=name, checkpoint_location=str(tmp_path / "c"))
     writer.trigger(availableNow=True).start().awaitTermination()
     assert len(paused) == 2
